@@ -1,4 +1,4 @@
-"""The type parameters of `Consumer`, `Record` and `Batch`: the types of keys and values.
+"""The type parameters of the clients, `Record` and `Batch`: the types of keys and values.
 
 At run time the classes can be subscripted, without effect. Only type checkers use the defaults of
 the type variables (PEP 696), and know `typing_extensions` even if it is not installed.
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 else:
     from typing import TypeVar as _TypeVar
 
-    def TypeVar(name, *, default, covariant):
-        return _TypeVar(name, covariant=covariant)
+    def TypeVar(name, *, default, covariant=False, contravariant=False):
+        return _TypeVar(name, covariant=covariant, contravariant=contravariant)
 
 
-__all__ = ["K_co", "KeyValueGeneric", "V_co"]
+__all__ = ["K_co", "K_contra", "KeyValueGeneric", "KeyValueSink", "V_co", "V_contra"]
 
 K_co = TypeVar("K_co", default="bytes | None", covariant=True)
 """The type of keys; bytes or None without a deserializer."""
@@ -26,11 +26,20 @@ K_co = TypeVar("K_co", default="bytes | None", covariant=True)
 V_co = TypeVar("V_co", default="bytes | None", covariant=True)
 """The type of values; bytes or None without a deserializer."""
 
+K_contra = TypeVar("K_contra", default="bytes", contravariant=True)
+"""The type of the keys that a producer takes; bytes without a serializer."""
+
+V_contra = TypeVar("V_contra", default="bytes | None", contravariant=True)
+"""The type of the values that a producer takes; bytes or None without a serializer."""
+
 if TYPE_CHECKING:
 
     class KeyValueGeneric(Generic[K_co, V_co]):
         """Base of `Consumer`, `Batch` and `Batches`, which are generic in the types of keys and
         values."""
+
+    class KeyValueSink(Generic[K_contra, V_contra]):
+        """Base of `Producer`, which is generic in the types that it takes."""
 
 else:
 
@@ -39,3 +48,5 @@ else:
 
         # Not `Generic`, which requires both types even where type checkers apply the default.
         __class_getitem__ = classmethod(GenericAlias)
+
+    KeyValueSink = KeyValueGeneric

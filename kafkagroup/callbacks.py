@@ -16,10 +16,13 @@ __all__ = [
     "DeserializationErrorPolicy",
     "Deserializer",
     "PartitionLoads",
+    "Partitioner",
     "PartitionsCallback",
+    "Serializer",
 ]
 
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 # Recursive, because mypy infers the result of a coroutine function only from this form. It is also
 # correct: if the result of an await is awaitable, it is awaited too.
@@ -50,3 +53,13 @@ AssignedCallback = PartitionsCallback
 """As `PartitionsCallback`, but it may return a mapping of partitions to the offsets where they
 start; None leaves a partition where it would start anyway. Any other result is an error, which the
 application's next call raises."""
+
+Bytes = bytes | bytearray | memoryview | None
+
+Serializer: TypeAlias = "Callable[[T_contra], Bytes | Awaitable[Bytes]]"
+"""A function or coroutine function, called with each key or value that is not None; returns its
+bytes, or None."""
+
+Partitioner = Callable[[str, bytes | None, int], int | None]
+"""Called with the topic, the key of a record as bytes and the number of partitions. Returns the
+number of a partition, or None for one that the producer chooses. Must not wait."""

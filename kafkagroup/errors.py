@@ -27,7 +27,8 @@ KafkaGroupError
 ├── JoinFailedError                         the group cannot be joined; fatal
 ├── CommitFailedError                       the member no longer owns the committed partitions
 ├── ChangesRefusedError (also a group)      some changes of an Admin call were not made: which ones
-├── NotWrittenError                         a record was not acknowledged: which one, and why
+├── NotWrittenError                         a record was not written, or may have been, and why
+├── BufferFullError                         the producer has no room for another record
 ├── ProducerFencedError                     another producer took this transactional id; fatal
 ├── TransactionAbortedError                 the transaction cannot commit, and why
 ├── TransactionOutcomeUnknownError          the transaction may or may not be committed
@@ -55,6 +56,7 @@ __all__ = [
     "AuthenticationError",
     "AuthorizationError",
     "BrokerError",
+    "BufferFullError",
     "ChangesRefusedError",
     "ClosedError",
     "ClusterChangedError",
@@ -666,18 +668,58 @@ def _places(offsets: Mapping[TopicPartition, int]) -> str:
 
 @public
 class NotWrittenError(KafkaGroupError):
-    """A record was rejected, or not acknowledged in time. In the second case it may be in the
-    log."""
+    """A record was refused, or not acknowledged in time. In the second case it may be in the
+    log: `is_maybe_written`."""
 
-    def __init__(self, index: int, why: KafkaGroupError) -> None:
-        super().__init__(index, why)
-        self.index = index
-        """The index of the first such record among those that were passed."""
+    def __init__(
+        self,
+        tp: TopicPartition,
+        why: KafkaGroupError,
+        *,
+        is_maybe_written: bool = False,
+        is_of_another_record: bool = False,
+        count: int = 1,
+    ) -> None:
+        super().__init__(tp, why)
+        self.tp = tp
+        """The partition; its number is -1 if it was not known."""
         self.why = why
-        """The broker's error, or the failure of the request."""
+        """The broker's error, or why there was no acknowledgement."""
+        self.is_maybe_written = is_maybe_written
+        """Whether the record may be in the log: it was sent, and there was no definite response."""
+        self.is_of_another_record = is_of_another_record
+        """Whether the broker refused the batch because of another record in it."""
+        self.count = count
+        """The number of records that this error is about; more than 1 in `flush()` and at the
+        close."""
 
     def __str__(self) -> str:
-        return f"record {self.index} was not acknowledged: {self.why}"
+        what = "the record" if self.count == 1 else f"{self.count} records"
+        verb = "may have been" if self.is_maybe_written else "was" if self.count == 1 else "were"
+        denial = "" if self.is_maybe_written else " not"
+        place = str(self.tp) if self.tp.partition >= 0 else f"topic {self.tp.topic}"
+        why = f"another record of its batch was refused: {self.why}"
+        first = "" if self.count == 1 else "; the first"
+        reason = why if self.is_of_another_record else str(self.why)
+        return f"{what} {verb}{denial} written{first} to {place}: {reason}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        flags = self.is_maybe_written, self.is_of_another_record, self.count
+        return _not_written_error, (self.tp, self.why, *flags)
+
+
+def _not_written_error(
+    tp: TopicPartition, why: KafkaGroupError, maybe: bool, other: bool, count: int
+) -> NotWrittenError:
+    return NotWrittenError(
+        tp, why, is_maybe_written=maybe, is_of_another_record=other, count=count
+    )
+
+
+@public
+class BufferFullError(KafkaGroupError):
+    """The records that were not acknowledged yet use up the producer's `buffer_memory`. Wait for
+    room with `await producer.ready()`, or use `await producer.send()`, which does."""
 
 
 class ProducerFencedError(KafkaGroupError):

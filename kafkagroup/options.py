@@ -41,11 +41,13 @@ from kafkagroup.callbacks import (
     AssignedCallback,
     DeserializationErrorPolicy,
     Deserializer,
+    Partitioner,
     PartitionLoads,
     PartitionsCallback,
+    Serializer,
 )
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.wire.compression import Codec
+from kafkagroup.wire.compression import LEVELS, Codec
 
 if TYPE_CHECKING:
     import re
@@ -599,14 +601,99 @@ class AdminOptions(CommonOptions):
 class ProducerOptions(CommonOptions):
     """The options of a `Producer`."""
 
-    compression: Codec = option(
-        "Codec",
-        Codec.NONE,
-        "how batches are compressed",
-        has_type=lambda value: isinstance(value, Codec),
-        expected="a Codec, such as Codec.ZSTD",
+    key_serializer: Serializer[Any] | None = function(
+        "Serializer[K_contra]",
+        None,
+        "a function or coroutine function from a key to its bytes; keys are bytes without one",
     )
+    value_serializer: Serializer[Any] | None = function(
+        "Serializer[V_contra]",
+        None,
+        "a function or coroutine function from a value to its bytes; values are bytes without one",
+    )
+    partitioner: Partitioner | None = function(
+        "Partitioner",
+        None,
+        "a function (topic, key, number of partitions) that returns the number of a partition, or"
+        " `None` for one that the producer chooses; without one, Java's: the murmur2 hash of the"
+        " key, and for records without a key one partition for some kilobytes after the other",
+    )
+    acks: int = option(
+        "Literal['all', 0, 1, -1]",
+        "all",
+        'which replicas must have a record: `"all"` that are in sync, `1`, the leader, or `0`, none,'
+        " when the broker sends no response",
+        has_type=lambda value: isinstance(value, int | str) and not isinstance(value, bool),
+        is_valid=lambda value: value in ("all", -1, 0, 1, "-1", "0", "1"),
+        convert=lambda value: -1 if value == "all" else int(value),
+        text_type=str,
+        expected="'all', 0 or 1",
+    )
+    enable_idempotence: bool = boolean(
+        True,
+        "whether brokers refuse what is sent twice, and what is out of order; needs `acks='all'`."
+        " Without it a retry may write a record twice, and one batch of a partition is in flight",
+    )
+    compression_type: Codec = choice(
+        {
+            "none": Codec.NONE,
+            "gzip": Codec.GZIP,
+            "snappy": Codec.SNAPPY,
+            "lz4": Codec.LZ4,
+            "zstd": Codec.ZSTD,
+        },
+        "none",
+        "how batches are compressed",
+    )
+    compression_level: int | None = option(
+        "int",
+        None,
+        "how much work compression is: gzip 1 to 9, lz4 1 to 17, zstd -131072 to 22; `None`: the"
+        " default of the codec",
+        has_type=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        expected="a whole number",
+        text_type=int,
+    )
+    linger: float = milliseconds(
+        0,
+        0,
+        "how long a batch waits for further records before it is sent. With 0 it is sent at once,"
+        " and holds what arrives while the requests before it are in flight",
+    )
+    batch_size: int = integer(
+        1, 1_000_000, "the limit of a batch in bytes, before compression; a larger record is alone"
+    )
+    max_request_size: int = integer(
+        1, 1_048_576, "the limit of a request, and so of a record, in bytes, before compression"
+    )
+    buffer_memory: int = integer(
+        1,
+        33_554_432,
+        "the limit of the bytes of records that are accepted and not acknowledged; beyond it `send`"
+        " waits and `send_nowait` raises `BufferFullError`",
+    )
+    metadata_max_age: float = milliseconds(1, 300_000, "how old metadata may get")
     on_cluster_change: str = _on_cluster_change()
     delivery_timeout: float = milliseconds(
-        1, 120_000, "how long writing a batch may take, including its retries"
+        1,
+        120_000,
+        "how long a record may take from `send` to its acknowledgement, with all that it waits for",
     )
+
+    def __attrs_post_init__(self) -> None:
+        self._check_units()
+        if self.enable_idempotence and self.acks != -1:
+            raise ConfigurationError(
+                f"acks={self.acks!r}: an idempotent producer needs acks='all'; set"
+                " enable_idempotence=False if a record may be lost or written twice"
+            )
+        level, limits = self.compression_level, LEVELS.get(self.compression_type)
+        if level is not None and limits is None:
+            raise ConfigurationError(
+                f"compression_level={level}: {self.compression_type.name.lower()} has no levels"
+            )
+        if level is not None and limits is not None and not limits[0] <= level <= limits[1]:
+            raise ConfigurationError(
+                f"compression_level={level}; expected {limits[0]} to {limits[1]} with"
+                f" compression_type={self.compression_type.name.lower()!r}"
+            )

@@ -1,78 +1,70 @@
-"""`Producer`: appends records to topics, partitioned as Kafka's own producers do.
-
-For tools. A call returns when all its records are in their logs, at least once. There are no
-transactions and no producer id: if a response is lost, its batch may be in the log twice.
-"""
+"""`Producer`: writes records to topics, each once and in order."""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
+from kafkagroup._client_name import client_name
 from kafkagroup._foreign_options import explains_unknown_options
-from kafkagroup._new_records import check_new_record
+from kafkagroup._generic import K_contra, KeyValueSink, V_contra
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
 from kafkagroup._timestamps import check_timestamp
 from kafkagroup.errors import (
-    RETRIED_ERRORS,
-    BrokerError,
+    BufferFullError,
+    ClosedError,
     ConfigurationError,
     ErrorCode,
     KafkaGroupError,
-    NotWrittenError,
-    RecordRefusedError,
+    NotStartedError,
+    RequestTimeoutError,
     broker_error,
 )
 from kafkagroup.options import ProducerOptions
-from kafkagroup.runtime.client.calls import CallingService
-from kafkagroup.runtime.client.late_modules import PRODUCE
-from kafkagroup.runtime.produce.appending import append
+from kafkagroup.produce.accumulator import Accumulator
+from kafkagroup.produce.identity import Identities
+from kafkagroup.runtime.client.connection_options import connection_options
+from kafkagroup.runtime.client.late_modules import PRODUCE, LateModules
+from kafkagroup.runtime.client.service import Service
+from kafkagroup.runtime.consume.health import Health, HealthProblem, check_troubles, not_well
+from kafkagroup.runtime.member.event_feed import EventFeed, GroupEvents
+from kafkagroup.runtime.produce.metrics import ProducerMetrics
+from kafkagroup.runtime.produce.record_future import RecordFuture
+from kafkagroup.runtime.produce.room import Room
+from kafkagroup.runtime.produce.sender import Sender
+from kafkagroup.runtime.produce.serializing import Serializing
 from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.options import parse_servers
+from kafkagroup.transport.origin import Origin
 from kafkagroup.transport.security import Security
-from kafkagroup.types import NO_TIMESTAMP, TopicPartition
-from kafkagroup.wire.batch_writing import NewRecord, encode_batch
-from kafkagroup.wire.compression import Codec
-from kafkagroup.wire.murmur2 import partition_of
+from kafkagroup.transport.trouble import Troubles
+from kafkagroup.types import Headers, RecordMetadata
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from kafkagroup.callbacks import Partitioner, Serializer
+
 __all__ = ["Producer"]
 
-_BATCH_BYTES = 512 << 10
-"""The limit of keys, values and headers in one batch, before compression. Brokers accept 1 MB."""
-
-_TOPIC_MAX_IDLE = 300.0
-"""Seconds after the last write to a topic for which its metadata is refreshed with others'."""
-
-_RECORD_BYTES = 32
-"""The size of a record without key, value and headers, approximately."""
-
-
-class _Indexed(NamedTuple):
-    """A record, and its index in the call."""
-
-    index_in_call: int
-    record: NewRecord
-
-    @property
-    def size(self) -> int:
-        _, (key, value, _, headers) = self
-        header_bytes = sum(len(name) + len(content or b"") for name, content in headers)
-        return _RECORD_BYTES + len(key or b"") + len(value or b"") + header_bytes
+_MAX_IN_FLIGHT = 5
 
 
 @public
-class Producer(CallingService):
-    """Writes records to topics.
+class Producer(KeyValueSink[K_contra, V_contra], Service):
+    """Writes records to topics: each once and in order, also if responses are lost and requests are
+    repeated.
 
     ```python
     async with Producer(bootstrap_servers="localhost:9092") as producer:
-        await producer.write("orders", [NewRecord(b"ann", b"3 apples")])
+        await producer.send("orders", b"3 apples", key=b"ann")
     ```
 
     Also `await start()` and `await stop()` on asyncio, and `nursery.start(producer.run)` on trio.
@@ -86,19 +78,28 @@ class Producer(CallingService):
         bootstrap_servers: str | Sequence[str] = "localhost:9092",
         client_id: str = "kafkagroup",
         security: Security | None = None,
-        compression: Codec = Codec.NONE,
-        request_timeout_ms: int = 30_000,
+        key_serializer: Serializer[K_contra] | None = None,
+        value_serializer: Serializer[V_contra] | None = None,
+        enable_idempotence: bool = True,
+        acks: Literal["all", 0, 1, -1] = "all",
+        compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none",
+        compression_level: int | None = None,
+        linger_ms: int = 0,
+        batch_size: int = 1_000_000,
+        buffer_memory: int = 33_554_432,
+        partitioner: Partitioner | None = None,
+        max_request_size: int = 1_048_576,
         delivery_timeout_ms: int = 120_000,
+        request_timeout_ms: int = 30_000,
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
+        metadata_max_age_ms: int = 300_000,
         metadata_recovery_rebootstrap_trigger_ms: int = 300_000,
         connections_max_idle_ms: int = 540_000,
         on_cluster_change: Literal["raise", "adopt"] = "raise",
         close_timeout: float = 10.0,
     ) -> None:
-        """`delivery_timeout_ms` bounds each batch with all its retries.
-
-        Raises: ConfigurationError.
+        """Raises: ConfigurationError.
 
         Args:
             bootstrap_servers: `host:port`, comma-separated or a sequence: the addresses of some
@@ -107,16 +108,44 @@ class Producer(CallingService):
             client_id: The client's name in the brokers' logs and quotas. Default `'kafkagroup'`;
                 Kafka's `client.id`.
             security: A `Security`: TLS, SASL or both; `None` is plain TCP.
-            compression: How batches are compressed. Default `Codec.NONE`; Kafka's
+            key_serializer: A function or coroutine function from a key to its bytes; keys are bytes
+                without one. Default `None`; Kafka's `key.serializer`.
+            value_serializer: A function or coroutine function from a value to its bytes; values are
+                bytes without one. Default `None`; Kafka's `value.serializer`.
+            enable_idempotence: Whether brokers refuse what is sent twice, and what is out of order;
+                needs `acks='all'`. Without it a retry may write a record twice, and one batch of a
+                partition is in flight. Default `True`; Kafka's `enable.idempotence`.
+            acks: Which replicas must have a record: `"all"` that are in sync, `1`, the leader, or
+                `0`, none, when the broker sends no response. Default `'all'`; Kafka's `acks`.
+            compression_type: How batches are compressed. Default `'none'`; Kafka's
                 `compression.type`.
+            compression_level: How much work compression is: gzip 1 to 9, lz4 1 to 17, zstd -131072
+                to 22; `None`: the default of the codec.
+            linger_ms: How long a batch waits for further records before it is sent. With 0 it is
+                sent at once, and holds what arrives while the requests before it are in flight. In
+                milliseconds; default 0; Kafka's `linger.ms`.
+            batch_size: The limit of a batch in bytes, before compression; a larger record is alone.
+                Default 1,000,000; Kafka's `batch.size`.
+            buffer_memory: The limit of the bytes of records that are accepted and not acknowledged;
+                beyond it `send` waits and `send_nowait` raises `BufferFullError`. Default
+                33,554,432; Kafka's `buffer.memory`.
+            partitioner: A function (topic, key, number of partitions) that returns the number of a
+                partition, or `None` for one that the producer chooses; without one, Java's: the
+                murmur2 hash of the key, and for records without a key one partition for some
+                kilobytes after the other. Kafka's `partitioner.class`.
+            max_request_size: The limit of a request, and so of a record, in bytes, before
+                compression. Default 1,048,576; Kafka's `max.request.size`.
+            delivery_timeout_ms: How long a record may take from `send` to its acknowledgement, with
+                all that it waits for. In milliseconds; default 120,000; Kafka's
+                `delivery.timeout.ms`.
             request_timeout_ms: How long a response may take. In milliseconds; default 30,000;
                 Kafka's `request.timeout.ms`.
-            delivery_timeout_ms: How long writing a batch may take, including its retries. In
-                milliseconds; default 120,000; Kafka's `delivery.timeout.ms`.
             retry_backoff_ms: Backoff before the first retry; it doubles, with jitter. In
                 milliseconds; default 100; Kafka's `retry.backoff.ms`.
             retry_backoff_max_ms: Upper limit of that backoff. In milliseconds; default 1,000;
                 Kafka's `retry.backoff.max.ms`.
+            metadata_max_age_ms: How old metadata may get. In milliseconds; default 300,000; Kafka's
+                `metadata.max.age.ms`.
             metadata_recovery_rebootstrap_trigger_ms: How long all known brokers may fail before the
                 client forgets their addresses and asks only the bootstrap addresses, whose names it
                 resolves again (KIP-1102). It also asks those whenever no known broker responds. In
@@ -134,133 +163,308 @@ class Producer(CallingService):
         """
 
     def _set_up(self, options: ProducerOptions) -> None:
-        super().__init__(options, options.delivery_timeout, PRODUCE)
-        self._codec = options.compression
-        self._write_count = 0
-        """The number of `write` calls. Modulo the partition count, it is the partition for records
-        without a key."""
-        self._used_at: dict[str, float] = {}
-        """Topic -> when it was last written to."""
+        super().__init__(
+            options.close_timeout,
+            f"client_id={options.client_id!r}",
+            LateModules(PRODUCE, secured=options.security is not None),
+        )
+        self._options = options
+        self._servers = parse_servers(options.bootstrap_servers)
+        self._connecting = connection_options(options, client_name("producer", options.client_id))
+        self._keys = Serializing("key", options.key_serializer)
+        self._values = Serializing("value", options.value_serializer)
+        self._identities = Identities() if options.enable_idempotence else None
+        self._feed = EventFeed()
+        self._troubles = Troubles(self._feed.publish)
+        self._cluster: Cluster | None = None
+        self._sender: Sender | None = None
+        self._error: Exception | None = None
+        """Why the producer accepts no records: it failed."""
+        self._accepts = False
+        self._thread = 0
+        self._accumulator = Accumulator(
+            batch_size=options.batch_size,
+            max_request_size=options.max_request_size,
+            buffer_memory=options.buffer_memory,
+            delivery_timeout=options.delivery_timeout,
+            max_in_flight=_MAX_IN_FLIGHT,
+            identities=self._identities,
+            partitioner=options.partitioner,
+            clock=anyio.current_time,
+            random=random.random,
+        )
+        self._room = Room(self._accumulator)
+
+    def _bind(self, origin: Origin) -> None:
+        super()._bind(origin)
+        self._thread = get_ident()
 
     async def _open(self, tasks: TaskGroup) -> None:
-        await super()._open(tasks)
-        self._calls.opened().topics.follow(self._topics_in_use)
+        options = self._options
+        cluster = self._cluster = Cluster(self._servers, self._connecting, tasks, self._troubles)
+        await cluster.refresh()
+        self._sender = Sender(
+            cluster,
+            self._accumulator,
+            self._identities,
+            partial(self._spawn, tasks),
+            acks=options.acks,
+            codec=options.compression_type,
+            level=options.compression_level,
+            linger=options.linger,
+            delivery_timeout=options.delivery_timeout,
+            max_request_size=options.max_request_size,
+            metadata_max_age=options.metadata_max_age,
+        )
+        self._sender.on_room = self._room.made
+        self._sender.start()
+        self._accepts = True
 
-    def _topics_in_use(self) -> Iterable[str]:
-        least = anyio.current_time() - _TOPIC_MAX_IDLE
-        self._used_at = {topic: at for topic, at in self._used_at.items() if at >= least}
-        return self._used_at
+    # ------------------------------------------------------------ records
+
+    async def send(
+        self,
+        topic: str,
+        value: V_contra,
+        *,
+        key: K_contra | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Write a record; return where it is when it is acknowledged. Waits for room while
+        `buffer_memory` is used up.
+
+        The record goes to `partition`. With None the key determines the partition, as in Java's
+        producer, and a record without a key goes to any. `timestamp` in milliseconds since 1970;
+        None: now. When the call is cancelled, an accepted record is written nevertheless.
+
+        Raises: NotWrittenError, whose `is_maybe_written` says whether the record may be in the log
+        all the same; ConfigurationError for what cannot be a record, one larger than
+        `max_request_size`, and a partition that does not exist; what a serializer raises;
+        BufferFullError if there is no room within `delivery_timeout_ms`; ClosedError.
+        """
+        self._check_open()
+        encoded_key = await self._keys.encoded(key)
+        encoded_value = await self._values.encoded(value)
+        deadline = 0.0
+        while True:
+            try:
+                future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
+            except BufferFullError:
+                now = anyio.current_time()
+                deadline = deadline or now + self._options.delivery_timeout
+                if now >= deadline:
+                    raise
+                await self._room.wait(deadline)
+                self._check_open()
+            else:
+                return await future
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: V_contra,
+        *,
+        key: K_contra | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> RecordFuture:
+        """Accept a record, which is then written in the background; arguments as of `send`. The
+        result can be awaited, or not: `flush()` and the close raise failures that were not.
+
+        Raises: BufferFullError while `buffer_memory` is used up; ConfigurationError as `send`, and
+        for a coroutine function as serializer; what a serializer raises; ClosedError.
+        """
+        if not self._accepts or self._thread != get_ident():
+            self._check_open()
+        return self._add(
+            topic,
+            partition,
+            self._keys.encoded_now(key),
+            self._values.encoded_now(value),
+            headers,
+            timestamp,
+        )
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[V_contra],
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+    ) -> list[RecordMetadata]:
+        """Write a record for each value, without keys; return where they are, in the order of
+        `values`. Waits for room as `send` does.
+
+        Raises: as `send`, for the first record that was not written, when all have ended.
+        """
+        self._check_open()
+        futures = []
+        for value in values:
+            encoded = await self._values.encoded(value)
+            while True:
+                try:
+                    futures.append(self._add(topic, partition, None, encoded, headers, None))
+                    break
+                except BufferFullError:
+                    await self._room.wait(anyio.current_time() + self._options.delivery_timeout)
+                    self._check_open()
+        return await _all(futures)
+
+    def _add(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Any,
+        value: Any,
+        headers: Headers,
+        timestamp: int | None,
+    ) -> RecordFuture:
+        if timestamp is None:
+            timestamp = time.time_ns() // 1_000_000
+        else:
+            check_timestamp(timestamp)
+        batch = self._accumulator.add(topic, partition, key, value, headers, timestamp)
+        return RecordFuture(batch, batch.count - 1, timestamp)
+
+    async def ready(self) -> None:
+        """Wait until there is room for another record. Raises: ClosedError."""
+        self._check_open()
+        with self._until_stopped():
+            await self._room.wait_any()
+
+    async def flush(self) -> None:
+        """Wait until every record that was accepted so far is written, or has failed: at most
+        `delivery_timeout_ms`. What lingers is sent at once.
+
+        Raises: NotWrittenError for failures that nobody has awaited, with their number, once.
+        """
+        self._check_open()
+        assert self._sender is not None
+        await self._sender.flush()
 
     async def partition_count(self, topic: str) -> int:
         """Return the number of a topic's partitions. Never creates the topic.
 
         Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; TransportError.
         """
-        self._check_origin()
-        cluster = self._calls.opened()
-        self._used_at[topic] = anyio.current_time()
-        if topic not in cluster.metadata.topics:
-            await self._calls.once(lambda cluster: cluster.refresh())
-        found = cluster.metadata.topics.get(topic)
+        self._check_open()
+        cluster = self._cluster
+        assert cluster is not None
+        with self._until_stopped():
+            if topic not in cluster.metadata.topics:
+                with cluster.topics.during((topic,)):
+                    await cluster.refresh()
+            found = cluster.metadata.topics.get(topic)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
         if found is None or (code and not found.partitions):
-            self._used_at.pop(topic, None)
             message = f"topic {topic}"
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 message = f"there is no {message}"
             raise broker_error(code, message, operation="DESCRIBE", topic=topic)
         return len(found.partitions)
 
-    async def write(
-        self, topic: str, records: Iterable[NewRecord], *, partition: int | None = None
-    ) -> None:
-        """Append records; return when all in-sync replicas have them. The records of one partition
-        keep their order, if calls do not overlap.
+    # ------------------------------------------------------------ observing
 
-        All records go to `partition`. With None, the key determines a record's partition, and the
-        records without a key go to one partition together. A record without a timestamp gets the
-        current time.
+    def metrics(self) -> ProducerMetrics:
+        """Return what the producer has written since the start, and what it has not yet."""
+        return (
+            ProducerMetrics()
+            if self._sender is None
+            else self._sender.metrics(self._accumulator.used)
+        )
 
-        Raises: ConfigurationError for a partition that does not exist, a timestamp below -1, and
-        what is not a NewRecord of bytes; what `partition_count` raises; NotWrittenError, after
-        which other records of the call may have been written. When the call is cancelled, requests
-        in flight may still be appended.
-        """
-        count = await self.partition_count(topic)
-        if partition is not None and not 0 <= partition < count:
-            raise ConfigurationError(f"topic {topic!r} has partitions 0 to {count - 1}")
-        logs: dict[TopicPartition, list[_Indexed]] = {}
-        now = time.time_ns() // 1_000_000
-        for index, record in enumerate(records):
-            check_new_record(record, index)
-            check_timestamp(record.timestamp)
-            if record.timestamp == NO_TIMESTAMP:
-                record = record._replace(timestamp=now)
-            if partition is not None:
-                number = partition
-            elif record.key is None:
-                number = self._write_count % count
-            else:
-                number = partition_of(record.key, count)
-            logs.setdefault(TopicPartition(topic, number), []).append(_Indexed(index, record))
-        self._write_count += 1
-        await self._late_modules.import_others()
-        await self._write(logs)
+    def health(self) -> Health:
+        """Return whether the producer works: true, or false with the reasons. Never raises. May be
+        called from any thread."""
+        if fork := self._fork:
+            return not_well(HealthProblem.NOT_RUNNING, fork)
+        if self._error is not None:
+            return not_well(HealthProblem.FAILED, str(self._error))
+        if self._sender is None or self.closed:
+            return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
+        return Health(tuple(check_troubles(self._sender.time, self._troubles)))
 
-    async def _write(self, logs: Mapping[TopicPartition, Sequence[_Indexed]]) -> None:
-        failures: list[NotWrittenError] = []
+    def events(self, buffer: int = 256) -> GroupEvents:
+        """Return an async iterator over the producer's events from now on: trouble that lasts, and
+        its end. It ends after `stop`. A reader that is more than `buffer` events behind loses the
+        oldest, and receives `EventsMissed`."""
+        return self._feed.open(buffer, self._check_origin)
 
-        async def write(tp: TopicPartition, records: Sequence[_Indexed]) -> None:
-            # One batch at a time keeps their order.
-            for batch in _batches(records):
-                try:
-                    await self._append(tp, batch)
-                except NotWrittenError as error:
-                    failures.append(error)
-                    return
+    # ------------------------------------------------------------ ends
 
-        async with anyio.create_task_group() as tasks:
-            for tp, records in logs.items():
-                tasks.start_soon(write, tp, records)
-        if failures:
-            raise min(failures, key=lambda error: error.index)
+    def _check_open(self) -> None:
+        self._check_origin()
+        if self._error is not None:
+            raise ClosedError(f"the producer has failed: {self._error}") from self._error
+        if self.closed:
+            raise ClosedError("the producer is closed; make a new one")
+        if self._sender is None:
+            raise NotStartedError("the producer is not started; use `async with` or start()")
 
-    async def _append(self, tp: TopicPartition, batch: Sequence[_Indexed]) -> None:
-        """Raises: NotWrittenError."""
-        data = encode_batch([record for _, record in batch], codec=self._codec)
-
-        async def append_batch(cluster: Cluster) -> None:
-            self._used_at[tp.topic] = anyio.current_time()
-            try:
-                await append(cluster, tp, data)
-            except (BrokerError, *RETRIED_ERRORS) as error:
-                if not isinstance(error, BrokerError) or error.stale_metadata:
-                    await cluster.refresh()  # the leader may have changed
-                raise
-
+    async def _close(self) -> None:
+        self._accepts = False
+        sender = self._sender
+        failure: Exception | None = None
         try:
-            await self._calls.once(append_batch)
-        except BrokerError as error:
-            if error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
-                # The topic has a lower limit: send two smaller batches.
-                half = len(batch) // 2
-                await self._append(tp, batch[:half])
-                await self._append(tp, batch[half:])
-                return
-            at = error.index if isinstance(error, RecordRefusedError) else 0
-            raise NotWrittenError(batch[min(at, len(batch) - 1)].index_in_call, error) from error
+            if sender is not None and self._error is None:
+                await self._flush_at_close(sender)
         except KafkaGroupError as error:
-            raise NotWrittenError(batch[0].index_in_call, error) from error
+            failure = error
+        finally:
+            if sender is not None:
+                sender.fail_all(ClosedError("the producer was closed before the acknowledgement"))
+            self._room.made()
+            self._feed.close()
+            if self._failure is None:
+                self._failure = failure
+        self._cancel_requests()
+        if self._cluster is not None:
+            await self._cluster.aclose()
+
+    async def _flush_at_close(self, sender: Sender) -> None:
+        """Wait for what was accepted, with a part of the close timeout. Raises: NotWrittenError."""
+        with anyio.move_on_after(self._close_timeout * _FLUSH_FRACTION) as scope:
+            await sender.flush()
+        if not scope.cancelled_caught:
+            return
+        count = sender.fail_all(
+            RequestTimeoutError(f"no acknowledgement within close_timeout={self._close_timeout:g}")
+        )
+        if count:
+            sender.raise_unread()
+
+    def _crashed(self, error: Exception) -> None:
+        """A background task has failed: nothing would be sent any more."""
+        if self._error is not None or self.closed:
+            return
+        self._error, self._accepts = error, False
+        if self._sender is not None:
+            self._sender.fail_all(_as_own(error))
+        self._room.made()
 
 
-def _batches(records: Sequence[_Indexed]) -> Iterable[Sequence[_Indexed]]:
-    """Split records into batches that brokers accept. A larger record has a batch of its own."""
-    start = size = 0
-    for n, record in enumerate(records):
-        more = record.size
-        if size and size + more > _BATCH_BYTES:
-            yield records[start:n]
-            start = n
-            size = 0
-        size += more
-    yield records[start:]
+_FLUSH_FRACTION = 0.9
+"""The part of the close timeout for the records; the rest is for the connections."""
+
+
+def _as_own(error: Exception) -> KafkaGroupError:
+    if isinstance(error, KafkaGroupError):
+        return error
+    return KafkaGroupError(f"the producer has failed: {error!r}")
+
+
+async def _all(futures: Sequence[RecordFuture]) -> list[RecordMetadata]:
+    found: list[RecordMetadata] = []
+    failure: KafkaGroupError | None = None
+    for future in futures:
+        try:
+            found.append(await future)
+        except KafkaGroupError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return found

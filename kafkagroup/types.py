@@ -25,6 +25,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Record",
+    "RecordMetadata",
     "TimestampType",
     "TopicPartition",
     "by_topic",
@@ -79,6 +80,20 @@ class OffsetAndTimestamp:
     timestamp: int
     """Its timestamp in milliseconds; -1 when only an offset was requested."""
     leader_epoch: int = -1
+
+
+@public
+class RecordMetadata(NamedTuple):
+    """Where a record is that was written."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 where the broker does not say: with `acks=0`, and for a record that an earlier attempt had
+    written long before."""
+    timestamp: int
+    """In milliseconds: the record's own, or that of its arrival, if the topic has
+    `message.timestamp.type=LogAppendTime`."""
 
 
 @frozen

@@ -44,17 +44,18 @@ _KAFKAS = {
     for name in re.findall(
         r"\S+",
         """
-        auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.id client.rack
-        connections.max.idle.ms default.api.timeout.ms delivery.timeout.ms enable.auto.commit
+        acks auto.commit.interval.ms auto.offset.reset batch.size bootstrap.servers buffer.memory
+        check.crcs client.id client.rack compression.type connections.max.idle.ms
+        default.api.timeout.ms delivery.timeout.ms enable.auto.commit enable.idempotence
         exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id
         group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms isolation.level
-        key.deserializer max.partition.fetch.bytes max.poll.interval.ms metadata.max.age.ms
-        metadata.recovery.rebootstrap.trigger.ms request.timeout.ms retry.backoff.max.ms
-        retry.backoff.ms sasl.mechanism security.protocol session.timeout.ms
-        ssl.endpoint.identification.algorithm value.deserializer
+        key.deserializer key.serializer linger.ms max.partition.fetch.bytes max.poll.interval.ms
+        max.request.size metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
+        request.timeout.ms retry.backoff.max.ms retry.backoff.ms sasl.mechanism security.protocol
+        session.timeout.ms ssl.endpoint.identification.algorithm value.deserializer value.serializer
         """,
     )
-} | {"assignors": "partition.assignment.strategy", "compression": "compression.type"}
+} | {"assignors": "partition.assignment.strategy", "partitioner": "partitioner.class"}
 """Option -> its name in Kafka's own clients, if they have it."""
 
 _ENTRY = re.compile(r"^ {4}\*{0,2}(\w+): (.*\n(?:^ {8}.*\n)*)", re.MULTILINE)

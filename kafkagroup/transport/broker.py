@@ -378,9 +378,11 @@ class BrokerClient:
         lowest: int = 0,
         overdue: OverdueReport = NO_RESPONSE,
         on_response: Callable[[R], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> R:
         """Send any request in a version from `lowest` to `highest`; return its response, with its
-        error codes. `timeout` in seconds; `on_response` as of `BrokerConnection.request`. With the
+        error codes. `timeout` in seconds; `on_response` and `on_sent` as of
+        `BrokerConnection.request`. With the
         timeout None, the request timeout of the options, a look-up whose response is lost is sent
         once more, over a new connection.
 
@@ -398,8 +400,28 @@ class BrokerClient:
         waits = not isinstance(request, _SENT_BEFORE_IDENTIFIED)
         connection = await self._ready_connection(connection_id, identified=waits)
         return await self._request_on(
-            connection, connection_id, request, timeout, highest, overdue, on_response, lowest
+            connection,
+            connection_id,
+            request,
+            timeout,
+            highest,
+            overdue,
+            on_response,
+            lowest,
+            on_sent,
         )
+
+    async def send_only(
+        self,
+        request: Request[Any],
+        *,
+        connection_id: str = MAIN,
+        highest: int | None = None,
+        on_sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Send a request that has no response: Produce with acks=0. Raises: as `request`."""
+        connection = await self._ready_connection(connection_id)
+        await connection.send_only(request, highest=highest, on_sent=on_sent)
 
     async def attempt(self, request: Request[R], **options: Any) -> R:
         """Send a request as `request` does, with a part of the request timeout, because another
@@ -448,6 +470,7 @@ class BrokerClient:
         overdue: OverdueReport = NO_RESPONSE,
         on_response: Callable[[R], None] | None = None,
         lowest: int = 0,
+        on_sent: Callable[[], None] | None = None,
     ) -> R:
         """Send a request on an open connection, and report its outcome."""
         usual = self._options.request_timeout
@@ -466,6 +489,7 @@ class BrokerClient:
                 overdue_after=WARN_AFTER + allowed,
                 on_overdue=report_overdue,
                 on_response=on_response,
+                on_sent=on_sent,
             )
         except RequestTimeoutError as error:
             sent_at = anyio.current_time() - timeout
@@ -654,7 +678,7 @@ class BrokerClient:
             ),
         )
         if acks == 0:
-            await (await self._ready_connection(MAIN)).send_only(request, highest=12)
+            await self.send_only(request, highest=12)
             return None
         # From version 13 requests name topics by id; this caller has names.
         return await self.request(request, timeout=timeout + _PRODUCE_MARGIN, highest=12)

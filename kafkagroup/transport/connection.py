@@ -327,13 +327,15 @@ class BrokerConnection:
         overdue_after: float = math.inf,
         on_overdue: Callable[[float], None] | None = None,
         on_response: Callable[[R], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> R:
         """Send a request in the best common version, from `lowest` to `highest`; return its
         response.
 
         `on_overdue` is called with the time of sending after each `overdue_after` seconds without
         a response. `on_response` is called with the response, in the shape of its version, as soon
-        as it is read and before any task runs.
+        as it is read and before any task runs. `on_sent` is called when the request is on its way,
+        behind those sent before it: until then, the broker cannot have executed it.
 
         Raises: RequestTimeoutError, ConnectionLostError, UnsupportedVersionError;
         RemoteProtocolError when the broker breaks the protocol meanwhile; what `on_response`
@@ -344,12 +346,18 @@ class BrokerConnection:
             timeout = await self._wait_reauthenticated(timeout)
         folded = fold(request, version)
         response = await self._request(
-            folded, version, timeout, overdue_after, on_overdue, on_response
+            folded, version, timeout, overdue_after, on_overdue, on_response, on_sent
         )
         return unfold(request, response, version)
 
-    async def send_only(self, request: Request[Any], *, highest: int | None = None) -> None:
-        """Send a request that has no response: Produce with acks=0."""
+    async def send_only(
+        self,
+        request: Request[Any],
+        *,
+        highest: int | None = None,
+        on_sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Send a request that has no response: Produce with acks=0. `on_sent` as of `request`."""
         if self._reauthenticated is not None:
             await self._wait_reauthenticated(self._options.request_timeout)
         self._raise_if_closed()
@@ -357,6 +365,8 @@ class BrokerConnection:
         correlation_id, data = self._protocol.send(request, version)
         self._protocol.expect_no_response(correlation_id)
         self._write(data)
+        if on_sent is not None:
+            on_sent()
         # Without it a caller that sends in a loop would block the event loop, and the writer task.
         # Not anyio.lowlevel.checkpoint: that module would have to be imported.
         await anyio.sleep(0)  # noqa: ASYNC115
@@ -508,6 +518,7 @@ class BrokerConnection:
         overdue_after: float = math.inf,
         on_overdue: Callable[[float], None] | None = None,
         on_response: Callable[[R], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> R:
         now = self._used_at = self._clock()
         if self._abandoned and min(self._abandoned.values()) <= now:
@@ -517,6 +528,8 @@ class BrokerConnection:
             self._request_identity(request)
         correlation_id = self._send(request, version)
         in_flight = self._in_flight[correlation_id] = _InFlightRequest(on_response)
+        if on_sent is not None:
+            on_sent()
         try:
             deadline, overdue_at = now + timeout, now + overdue_after
             while overdue_at < deadline and not await in_flight.done.wait(overdue_at):

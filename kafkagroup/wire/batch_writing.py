@@ -27,7 +27,10 @@ from kafkagroup.wire.batch_format import (
 from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.crc import crc32c
 
-__all__ = ["NewRecord", "encode_batch", "seal", "with_base_offset"]
+__all__ = ["NewRecord", "encode_batch", "put_record", "seal", "with_base_offset"]
+
+_NO_HEADERS = b"\x00"
+"""The headers of a record that has none."""
 
 
 @public
@@ -70,20 +73,8 @@ def encode_batch(
                 f"the timestamps {least} to {max_timestamp} do not fit the 64 bits of one batch"
             )
     out = bytearray()
-    body = bytearray()
     for delta, (key, value, timestamp, headers) in enumerate(records):
-        body.clear()
-        body.append(0)  # the record's attributes, all unused
-        _put(body, timestamp - base_timestamp)
-        _put(body, delta)
-        _put_bytes(body, key)
-        _put_bytes(body, value)
-        _put(body, len(headers))
-        for name, content in headers:
-            _put_bytes(body, name.encode(errors="surrogateescape"))
-            _put_bytes(body, content)
-        _put(out, len(body))
-        out += body
+        put_record(out, delta, timestamp - base_timestamp, key, value, headers)
     batch = bytearray(HEADER_SIZE)
     batch += compress(codec, out)
     return seal(
@@ -101,6 +92,38 @@ def encode_batch(
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
     )
+
+
+def put_record(
+    out: bytearray,
+    delta: int,
+    timestamp_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+) -> None:
+    """Append a record; the deltas are from the first one of its batch."""
+    # Its size comes first, and is not known before the headers are encoded.
+    encoded_headers = _encode_headers(headers) if headers else _NO_HEADERS
+    size = 1 + _size(timestamp_delta) + _size(delta) + len(encoded_headers)
+    size += 1 if key is None else _size(len(key)) + len(key)
+    size += 1 if value is None else _size(len(value)) + len(value)
+    _put(out, size)
+    out.append(0)  # the record's attributes, all unused
+    _put(out, timestamp_delta)
+    _put(out, delta)
+    _put_bytes(out, key)
+    _put_bytes(out, value)
+    out += encoded_headers
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    out = bytearray()
+    _put(out, len(headers))
+    for name, content in headers:
+        _put_bytes(out, name.encode(errors="surrogateescape"))
+        _put_bytes(out, content)
+    return bytes(out)
 
 
 def seal(
@@ -148,6 +171,16 @@ def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: 
     INT64.pack_into(out, 0, base_offset)
     INT32.pack_into(out, LEADER_EPOCH_OFFSET, leader_epoch)
     return bytes(out)
+
+
+def _size(value: int) -> int:
+    """Return the number of bytes that `_put` appends."""
+    left = (value << 1) ^ (value >> 63)
+    size = 1
+    while left > 127:
+        left >>= 7
+        size += 1
+    return size
 
 
 def _put(out: bytearray, value: int) -> None:

@@ -19,7 +19,7 @@ import cramjam
 from kafkagroup._public import public
 from kafkagroup.errors import DecodeError, LimitExceededError
 
-__all__ = ["MAX_BATCH_BYTES", "Codec", "compress", "decompress"]
+__all__ = ["LEVELS", "MAX_BATCH_BYTES", "Codec", "compress", "decompress"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -70,22 +70,35 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-def compress(codec: Codec, data: Buffer) -> bytes:
-    """Compress `data` as Java's client does by default, so that every client can read it."""
+LEVELS: dict[Codec, tuple[int, int]] = {
+    Codec.GZIP: (1, 9),
+    Codec.LZ4: (1, 17),
+    Codec.ZSTD: (-131_072, 22),
+}
+"""The lowest and highest level of the codecs that have levels, as of Java's client (KIP-780)."""
+
+_DEFAULT_LEVELS = {Codec.GZIP: -1, Codec.LZ4: 1, Codec.ZSTD: 3}
+
+
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """Compress `data` as Java's client does, so that every client can read it. `level`: one of
+    `LEVELS`; None for the default."""
+    if level is None:
+        level = _DEFAULT_LEVELS.get(codec, 0)
     match codec:
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            return zlib.compress(data, wbits=_GZIP)
+            return zlib.compress(data, level, wbits=_GZIP)
         case Codec.SNAPPY:
             return _compress_xerial(memoryview(data))
         case Codec.LZ4:
             # Java refuses linked blocks, which are cramjam's default.
-            lz4 = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+            lz4 = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
             lz4.compress(bytes(data))
             return bytes(lz4.finish())
         case Codec.ZSTD:
-            return bytes(cramjam.zstd.compress(data, level=3))
+            return bytes(cramjam.zstd.compress(data, level=level))
 
 
 def decompress(codec: Codec, data: Buffer, limit: int = MAX_BATCH_BYTES) -> bytes:

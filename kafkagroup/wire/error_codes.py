@@ -29,6 +29,7 @@ __all__ = [
     "MISSING_TOPIC",
     "NOT_A_MEMBER",
     "NO_SUCH_GROUP",
+    "PRODUCE_ACTIONS",
     "PROTOCOL_UNAVAILABLE",
     "REFUSED_TOPIC",
     "REFUSED_TOPIC_ID",
@@ -37,8 +38,10 @@ __all__ = [
     "TXN_OFFSET_COMMIT_ACTIONS",
     "UNKNOWN_MEMBER",
     "FetchAction",
+    "ProduceAction",
     "TransactionAction",
     "fetch_action",
+    "produce_action",
 ]
 
 Codes = frozenset[int]
@@ -131,6 +134,66 @@ ENDED_FETCH_SESSION: Codes = frozenset(
     )
 )
 """For a Fetch as a whole: the next one begins a session (KIP-227)."""
+
+# ------------------------------------------------------------ Produce
+
+
+class ProduceAction(Enum):
+    """The reaction to a partition's error in a response to Produce."""
+
+    REFRESH = "refresh"
+    """Retry, with new metadata. The records may be in the log: a leader that loses its role while
+    it waits for its followers answers so, too."""
+    RETRY_UNKNOWN = "retry, and the records may be in the log"
+    RETRY = "retry, and the records were not written by this attempt"
+    OUT_OF_ORDER = "out of order"
+    """The leader expected another sequence number."""
+    DUPLICATE = "duplicate"
+    """The leader has the records already. Older brokers do not say at which offset."""
+    NEW_EPOCH = "new epoch"
+    """The leader accepts no more numbers of this epoch; the records were not written."""
+    SPLIT = "split"
+    """The batch is too large."""
+    FAIL = "fail"
+    """Refused for good; the records were not written."""
+
+
+PRODUCE_ACTIONS: dict[int, ProduceAction] = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ProduceAction.REFRESH,
+    ErrorCode.LEADER_NOT_AVAILABLE: ProduceAction.REFRESH,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ProduceAction.REFRESH,
+    ErrorCode.UNKNOWN_TOPIC_ID: ProduceAction.REFRESH,
+    ErrorCode.INCONSISTENT_TOPIC_ID: ProduceAction.REFRESH,
+    ErrorCode.REPLICA_NOT_AVAILABLE: ProduceAction.REFRESH,
+    ErrorCode.FENCED_LEADER_EPOCH: ProduceAction.REFRESH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: ProduceAction.REFRESH,
+    ErrorCode.KAFKA_STORAGE_ERROR: ProduceAction.REFRESH,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ProduceAction.RETRY_UNKNOWN,
+    ErrorCode.REQUEST_TIMED_OUT: ProduceAction.RETRY_UNKNOWN,
+    ErrorCode.UNKNOWN_SERVER_ERROR: ProduceAction.RETRY_UNKNOWN,
+    ErrorCode.NETWORK_EXCEPTION: ProduceAction.RETRY_UNKNOWN,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ProduceAction.RETRY,
+    ErrorCode.CORRUPT_MESSAGE: ProduceAction.RETRY,  # on its way: the checksum was right here
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: ProduceAction.RETRY,
+    ErrorCode.CONCURRENT_TRANSACTIONS: ProduceAction.RETRY,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ProduceAction.RETRY,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ProduceAction.RETRY,
+    ErrorCode.NOT_COORDINATOR: ProduceAction.RETRY,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: ProduceAction.OUT_OF_ORDER,
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: ProduceAction.DUPLICATE,
+    ErrorCode.UNKNOWN_PRODUCER_ID: ProduceAction.NEW_EPOCH,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ProduceAction.NEW_EPOCH,
+    ErrorCode.MESSAGE_TOO_LARGE: ProduceAction.SPLIT,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ProduceAction.SPLIT,
+}
+"""The codes that are not simply a refusal. A transactional producer has a table of its own for
+those that end its transaction."""
+
+
+def produce_action(code: int) -> ProduceAction:
+    """Return the action for an error code; FAIL for one that is not in the table."""
+    return PRODUCE_ACTIONS.get(code, ProduceAction.FAIL)
+
 
 # ------------------------------------------------------------ every request to a coordinator
 

@@ -1,0 +1,60 @@
+# The types of `accumulator` where it is compiled.
+
+cimport cython
+from kafkagroup.produce.batch cimport ProduceBatch
+
+
+cdef int _RECORD_OVERHEAD
+
+
+cdef class UnplacedRecords(ProduceBatch):
+    cdef public list waiting
+
+
+cdef class Accumulator:
+    cdef public Py_ssize_t used
+    cdef public Py_ssize_t limit
+    cdef public Py_ssize_t max_record
+    cdef public dict topics
+    cdef public object on_unplaced
+    cdef public object on_open
+    cdef Py_ssize_t _batch_size
+    cdef double _delivery_timeout
+    cdef int _max_in_flight
+    cdef object _identities
+    cdef object _partitioner
+    cdef object _clock
+    cdef object _random
+
+    @cython.locals(size=Py_ssize_t, batch=ProduceBatch)
+    cpdef ProduceBatch add(
+        self,
+        object topic,
+        object partition,
+        object key,
+        object value,
+        object headers,
+        long long timestamp,
+    )
+    @cython.locals(batch=ProduceBatch)
+    cdef ProduceBatch _append(
+        self,
+        object queue,
+        object key,
+        object value,
+        object headers,
+        long long timestamp,
+        Py_ssize_t size,
+        double deadline,
+    )
+    @cython.locals(unplaced=UnplacedRecords)
+    cdef ProduceBatch _wait_for_partitions(
+        self,
+        object queues,
+        object partition,
+        object key,
+        object value,
+        object headers,
+        long long timestamp,
+        Py_ssize_t size,
+    )

@@ -1,0 +1,251 @@
+"""The records that a producer has accepted and not finished, in batches by partition.
+
+Compiled where possible, with the types in `accumulator.pxd`: `add` runs for each record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from kafkagroup.callbacks import Partitioner
+from kafkagroup.errors import BufferFullError, ConfigurationError, KafkaGroupError
+from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.produce.identity import Identities
+from kafkagroup.produce.partition_queue import PartitionQueue
+from kafkagroup.produce.topic_queues import TopicQueues
+from kafkagroup.types import Headers, TopicPartition
+from kafkagroup.wire.batch_format import HEADER_SIZE
+
+__all__ = ["Accumulator", "UnplacedRecords"]
+
+_RECORD_OVERHEAD = 48
+"""Bytes that a record counts in addition to key, value and headers: at least what encoding adds."""
+
+
+class UnplacedRecords(ProduceBatch):
+    """The records of a topic whose number of partitions is not known."""
+
+    def __init__(self, topic: str, deadline: float) -> None:
+        super().__init__(TopicPartition(topic, -1), deadline, 0)
+        self.waiting: list[tuple[int | None, bytes | None, bytes | None, Headers, int, int]] = []
+        """Partition, key, value, headers, timestamp and size of each."""
+
+
+class Accumulator:
+    """All queues of one producer, and the memory that their records take."""
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        max_request_size: int,
+        buffer_memory: int,
+        delivery_timeout: float,
+        max_in_flight: int,
+        identities: Identities | None,
+        partitioner: Partitioner | None,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        """Sizes in bytes, the timeout in seconds. `clock` returns the loop's time."""
+        self.used = 0
+        """The bytes of the records that have not ended."""
+        self.limit = buffer_memory
+        self.max_record = max_request_size
+        self.topics: dict[str, TopicQueues] = {}
+        self.on_unplaced: Callable[[TopicQueues], None] = lambda _: None
+        """Called when the first record waits for the number of a topic's partitions."""
+        self.on_open: Callable[[PartitionQueue], None] = lambda _: None
+        """Called when a batch is begun, and so the one before is closed."""
+        self._batch_size = batch_size
+        self._delivery_timeout = delivery_timeout
+        self._max_in_flight = max_in_flight
+        self._identities = identities
+        self._partitioner = partitioner
+        self._clock = clock
+        self._random = random
+
+    def add(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Any,
+        value: Any,
+        headers: Headers,
+        timestamp: int,
+    ) -> ProduceBatch:
+        """Accept a record; return its batch, of which it is the last one. `timestamp` in ms.
+
+        Raises: BufferFullError; ConfigurationError for what cannot be a record, or is too large.
+        """
+        if key is not None and type(key) is not bytes:
+            key = _bytes("key", key)
+        if value is not None and type(value) is not bytes:
+            value = _bytes("value", value)
+        size = _RECORD_OVERHEAD
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        if headers:
+            size += _size_of_headers(headers)
+        if size + HEADER_SIZE > self.max_record:
+            raise ConfigurationError(
+                f"a record of {size + HEADER_SIZE} bytes, as it is sent, is larger than"
+                f" max_request_size={self.max_record}"
+            )
+        if self.used + size > self.limit:
+            raise BufferFullError(
+                f"buffer_memory={self.limit} bytes are used up by records that were not"
+                " acknowledged yet; await ready(), or send()"
+            )
+        queues = self.topics.get(topic)
+        if queues is None:
+            queues = self._new_topic(topic)
+        batch: ProduceBatch
+        if not queues.queues:
+            batch = self._wait_for_partitions(queues, partition, key, value, headers, timestamp, size)
+        else:
+            queue = queues.choose(key, size) if partition is None else queues.queue(partition)
+            batch = self._append(queue, key, value, headers, timestamp, size, 0.0)
+        self.used += size
+        return batch
+
+    def _append(
+        self,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp: int,
+        size: int,
+        deadline: float,
+    ) -> ProduceBatch:
+        """Add a record to the open batch of a queue, or to a new one. A `deadline` of 0 is that of
+        a new record."""
+        batch: ProduceBatch = queue.open
+        is_new = batch is None
+        if is_new or (batch.count and batch.size + size > self._batch_size):
+            is_new = True
+            queue.close_open()
+            if not deadline:
+                deadline = self._clock() + self._delivery_timeout
+            batch = ProduceBatch(queue.tp, deadline, timestamp)
+            queue.open = batch
+        batch.append(key, value, timestamp, headers, size)
+        if is_new:
+            self.on_open(queue)
+        return batch
+
+    def _wait_for_partitions(
+        self,
+        queues: TopicQueues,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp: int,
+        size: int,
+    ) -> ProduceBatch:
+        unplaced = queues.unplaced
+        is_new = unplaced is None
+        if unplaced is None:
+            deadline = self._clock() + self._delivery_timeout
+            unplaced = queues.unplaced = UnplacedRecords(queues.name, deadline)
+        unplaced.waiting.append((partition, key, value, tuple(headers), timestamp, size))
+        unplaced.count += 1
+        unplaced.size += size
+        if is_new:
+            self.on_unplaced(queues)
+        return unplaced
+
+    def _new_topic(self, topic: str) -> TopicQueues:
+        if not isinstance(topic, str) or not topic:
+            raise ConfigurationError(f"topic={topic!r}; expected the name of a topic")
+        queues = TopicQueues(
+            topic, self._new_queue, self._random, self._partitioner, self._clock()
+        )
+        self.topics[topic] = queues
+        return queues
+
+    def _new_queue(self, topic: str, number: int) -> PartitionQueue:
+        return PartitionQueue(
+            TopicPartition(topic, number), self._identities, self._max_in_flight
+        )
+
+    def place(self, queues: TopicQueues) -> None:
+        """Give the records that have waited for the number of partitions their partitions, in their
+        order. One whose partition does not exist fails."""
+        unplaced, queues.unplaced = queues.unplaced, None
+        if unplaced is None:
+            return
+        places: list[tuple[ProduceBatch, int]] = []
+        for partition, key, value, headers, timestamp, size in unplaced.waiting:
+            try:
+                queue = queues.choose(key, size) if partition is None else queues.queue(partition)
+            except Exception as error:  # also the partitioner's
+                places.append((self._failed(unplaced, error, size), 0))
+            else:
+                batch = self._append(
+                    queue, key, value, headers, timestamp, size, unplaced.deadline
+                )
+                places.append((batch, batch.count - 1))
+        unplaced.move(places)
+
+    def _failed(self, unplaced: ProduceBatch, error: Exception, size: int) -> ProduceBatch:
+        batch = ProduceBatch(unplaced.tp, unplaced.deadline, 0)
+        batch.count, batch.size = 1, size
+        if not isinstance(error, KafkaGroupError):
+            error = ConfigurationError(f"the partitioner failed: {error!r}")
+        batch.fail(error)
+        return batch
+
+    def release(self, batch: ProduceBatch) -> None:
+        """Count the memory of a batch no more: it has ended, and did not move."""
+        self.used -= batch.size
+        batch.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether not even a record without content would fit."""
+        return self.used + _RECORD_OVERHEAD > self.limit
+
+    def queues(self) -> Iterator[PartitionQueue]:
+        """Yield the queues of all partitions."""
+        for topic in self.topics.values():
+            yield from topic.queues
+
+    def unfinished(self) -> Sequence[ProduceBatch]:
+        """Return the batches that have not ended."""
+        found = [b for queue in self.queues() for b in queue.batches() if not b.has_ended]
+        found += [t.unplaced for t in self.topics.values() if t.unplaced is not None]
+        return found
+
+
+def _bytes(what: str, data: object) -> bytes:
+    """Return what an application gave as a key or value as bytes. Not shown in the error: it may be
+    confidential."""
+    if not isinstance(data, str | int):
+        try:
+            return bytes(memoryview(data))  # type: ignore[arg-type]
+        except (TypeError, ValueError, BufferError):
+            pass
+    raise ConfigurationError(
+        f"the {what} is of type {type(data).__name__}; expected bytes or None: encode it, or give"
+        f" the producer a {what}_serializer"
+    )
+
+
+def _size_of_headers(headers: Headers) -> int:
+    size = 0
+    try:
+        for name, content in headers:
+            size += len(name.encode(errors="surrogateescape")) + 10
+            if content is not None:
+                size += memoryview(content).nbytes
+    except (TypeError, ValueError, AttributeError):
+        raise ConfigurationError(
+            'the headers are not valid; expected [("name", b"value"), ...]'
+        ) from None
+    return size

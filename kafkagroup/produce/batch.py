@@ -1,0 +1,141 @@
+"""A batch of records on its way into the log of one partition, and what became of its records.
+
+Compiled where possible, with the types in `batch.pxd`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kafkagroup.errors import KafkaGroupError, NotWrittenError, RecordRefusedError
+from kafkagroup.types import Headers, TopicPartition
+from kafkagroup.wire.batch_format import HEADER_SIZE, TRANSACTIONAL
+from kafkagroup.wire.batch_writing import put_record, seal
+from kafkagroup.wire.compression import Codec, compress
+
+__all__ = ["NO_SEQUENCE", "ProduceBatch", "Waiters"]
+
+NO_SEQUENCE = -1
+"""The sequence number of a batch that has none: it was never sent, or is not idempotent."""
+
+
+class Waiters(Protocol):
+    """Those who wait for the records of a batch."""
+
+    def set(self) -> None:
+        """Wake them: the records have ended, or moved to other batches."""
+
+
+class ProduceBatch:
+    """Consecutive records for one partition, encoded as they are added.
+
+    A record is known by its batch and its index in it. It ends once: with its offset or an error;
+    or it moves to another batch, because its batch was too large and is split, or its partition is
+    known now.
+    """
+
+    def __init__(self, tp: TopicPartition, deadline: float, timestamp: int) -> None:
+        """`deadline`: when its records fail, on the loop's clock; `timestamp`: of its first
+        record."""
+        self.tp = tp
+        self.deadline = deadline
+        self.base_timestamp = timestamp
+        self.max_timestamp = timestamp
+        self.records = bytearray()
+        """The records as the log has them; empty once they are in `data`."""
+        self.count = 0
+        self.size = 0
+        """The bytes of the records that count against the memory of the producer."""
+        self.data: bytes | None = None
+        """The batch as it is sent. A batch that may have been written keeps these bytes."""
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.base_sequence = NO_SEQUENCE
+        self.attempts = 0
+        self.is_maybe_written = False
+        """Whether an attempt had no definite response: the records may be in the log."""
+        self.has_ended = False
+        self.base_offset = -1
+        """The offset of the first record; -1 before the end, and where the broker does not say."""
+        self.append_time = -1
+        """The timestamp that the broker gave the records, in ms; -1 if they keep their own."""
+        self.error: KafkaGroupError | None = None
+        self.read_count = 0
+        """The number of records whose outcome somebody has asked for."""
+        self.moved: Sequence[tuple[ProduceBatch, int]] | None = None
+        """For each record the batch to which it moved, and its index there."""
+        self.waiters: Waiters | None = None
+
+    def append(
+        self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int
+    ) -> None:
+        """Add a record, which counts `size` bytes."""
+        put_record(
+            self.records, self.count, timestamp - self.base_timestamp, key, value, headers
+        )
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.count += 1
+        self.size += size
+
+    def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Give the batch its place in the sequence of its partition, before it is first sent."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+
+    def encode(self, codec: Codec, level: int | None, is_transactional: bool) -> bytes:
+        """Return the batch as it is sent. The first call compresses it; a batch that was stamped
+        anew is sealed again."""
+        if self.data is None:
+            batch = bytearray(HEADER_SIZE)
+            batch += compress(codec, self.records, level)
+            self.records = bytearray()
+        else:
+            batch = bytearray(self.data)
+        self.data = seal(
+            memoryview(batch),
+            codec | (TRANSACTIONAL if is_transactional else 0),
+            self.count,
+            self.base_timestamp,
+            self.max_timestamp,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.base_sequence,
+        )
+        return self.data
+
+    def acknowledge(self, base_offset: int, append_time: int) -> None:
+        """The records are in the log, from `base_offset` on."""
+        self.base_offset = base_offset
+        self.append_time = append_time
+        self._end()
+
+    def fail(self, error: KafkaGroupError) -> None:
+        """The records were not written, or not acknowledged in time."""
+        self.error = error
+        self._end()
+
+    def move(self, places: Sequence[tuple[ProduceBatch, int]]) -> None:
+        """The records go on in other batches."""
+        self.moved = places
+        self._end()
+
+    def _end(self) -> None:
+        self.has_ended = True
+        self.records = bytearray()
+        self.data = None
+        if self.waiters is not None:
+            self.waiters.set()
+            self.waiters = None
+
+    def error_of(self, index: int) -> NotWrittenError | None:
+        """Return why a record was not written; None if it was."""
+        error = self.error
+        if error is None:
+            return None
+        is_other = isinstance(error, RecordRefusedError) and error.index != index
+        return NotWrittenError(
+            self.tp, error, is_maybe_written=self.is_maybe_written, is_of_another_record=is_other
+        )

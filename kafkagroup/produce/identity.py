@@ -1,0 +1,42 @@
+"""The producer id and epochs under which batches are written (KIP-98, KIP-360)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kafkagroup.types import MAX_INT16
+
+__all__ = ["NO_IDENTITY", "Identities", "ProducerIdentity"]
+
+
+class ProducerIdentity(NamedTuple):
+    """A producer id, and the epoch in which its sequence numbers count."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_IDENTITY = ProducerIdentity(-1, -1)
+
+
+class Identities:
+    """The identity that a producer has now. Each partition adopts it when it next begins a sequence
+    of numbers."""
+
+    def __init__(self) -> None:
+        self.current = NO_IDENTITY
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the brokers have given an id."""
+        return self.current is not NO_IDENTITY
+
+    def bump(self, last: ProducerIdentity) -> None:
+        """Begin a new epoch for a partition that cannot go on in `last`, unless another one has
+        begun it. At the last epoch the id is used up, and is unknown until there is a new one."""
+        if last != self.current:
+            return
+        if self.current.epoch < MAX_INT16:
+            self.current = self.current._replace(epoch=self.current.epoch + 1)
+        else:
+            self.current = NO_IDENTITY

@@ -1,0 +1,306 @@
+"""The batches for one partition: in which order they are sent, under which numbers, and what
+becomes of them.
+
+The rules of idempotence, with N the most batches in flight:
+
+- A batch gets its sequence number when it is first sent, and keeps it, with its bytes, id and epoch,
+  as long as it may have been written.
+- One batch is in flight until the leader has acknowledged one under this id and epoch: brokers from
+  2.5 on accept any first number of a producer that they do not know (KAFKA-15591). After that N.
+- What was not acknowledged is sent again one batch at a time, the lowest number first.
+- If a number will never be used, those after it cannot be: once nothing is unresolved, the
+  partition begins a new epoch, at 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from uuid import UUID
+
+from kafkagroup.errors import KafkaGroupError
+from kafkagroup.produce.batch import NO_SEQUENCE, ProduceBatch
+from kafkagroup.produce.identity import NO_IDENTITY, Identities
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.schema import NO_ID
+
+__all__ = ["PartitionQueue"]
+
+_SEQUENCES = 2**31
+"""Sequence numbers are 0 to 2^31 - 1, and begin again at 0."""
+
+_MAX_IDLE = 86_400.0
+"""Seconds without an acknowledgement after which brokers forget a producer, by their default
+`producer.id.expiration.ms`."""
+
+
+class PartitionQueue:
+    """The batches of one partition, from the first record to the last response."""
+
+    __slots__ = (
+        "_acknowledged_at",
+        "_has_unresolved",
+        "_identities",
+        "_identity",
+        "_is_confirmed",
+        "_is_new_epoch_needed",
+        "_leader",
+        "_max_in_flight",
+        "_next_sequence",
+        "_topic_id",
+        "closed",
+        "in_flight",
+        "open",
+        "retried",
+        "retry_at",
+        "tp",
+    )
+
+    def __init__(
+        self, tp: TopicPartition, identities: Identities | None, max_in_flight: int
+    ) -> None:
+        """`identities`: None for a producer that is not idempotent. It has one batch in flight:
+        others could overtake one that is sent again."""
+        self.tp = tp
+        self.open: ProduceBatch | None = None
+        """Takes further records."""
+        self.closed: deque[ProduceBatch] = deque()
+        """Full, or no longer waiting for more; without a number."""
+        self.retried: list[ProduceBatch] = []
+        """To be sent again, by their numbers."""
+        self.in_flight: list[ProduceBatch] = []
+        """Sent, and without a response. Some may have ended, by their deadline."""
+        self.retry_at = -math.inf
+        """When the next attempt may be made, after one that failed."""
+        self._identities = identities
+        self._max_in_flight = max_in_flight if identities is not None else 1
+        self._identity = NO_IDENTITY
+        self._next_sequence = 0
+        self._is_confirmed = False
+        """Whether the leader has acknowledged a batch under this identity."""
+        self._acknowledged_at = -math.inf
+        self._leader = -1
+        self._topic_id = NO_ID
+        self._is_new_epoch_needed = False
+        """Whether a number will never be used."""
+        self._has_unresolved = False
+        """Whether a batch with such a number may have been written."""
+
+    def batches(self) -> Iterator[ProduceBatch]:
+        """Yield all batches, the oldest first."""
+        yield from self.in_flight
+        yield from self.retried
+        yield from self.closed
+        if self.open is not None:
+            yield self.open
+
+    @property
+    def size(self) -> int:
+        """The bytes of records that were not acknowledged."""
+        return sum(batch.size for batch in self.batches())
+
+    def close_open(self) -> None:
+        """Let the open batch take no further records: it may be sent."""
+        if self.open is not None:
+            self.closed.append(self.open)
+            self.open = None
+
+    def follow(self, leader: int, topic_id: UUID) -> None:
+        """Note the leader, and the id of the topic. Another leader confirms anew; another topic has
+        another log, whose numbers begin at 0."""
+        if leader != self._leader:
+            self._leader, self._is_confirmed = leader, False
+        if topic_id not in (self._topic_id, NO_ID):
+            if self._topic_id != NO_ID:
+                self._is_confirmed, self._is_new_epoch_needed = False, True
+            self._topic_id = topic_id
+
+    # ------------------------------------------------------------ sending
+
+    def next(self, now: float) -> ProduceBatch | None:
+        """Return the batch that may be sent now, which stays in the queue until `taken`; None if
+        there is none."""
+        if now < self.retry_at:
+            return None
+        if self._is_new_epoch_needed and not self.in_flight:
+            unresolved = next((b for b in self.retried if b.is_maybe_written), None)
+            if unresolved is not None:
+                return unresolved
+            self._begin_epoch()
+        if self.retried:
+            return None if self.in_flight else self.retried[0]
+        if not self.closed or self._is_new_epoch_needed or self._is_full(now):
+            return None
+        if self._identities is None:
+            return self.closed[0]
+        return self._numbered(self._identities)
+
+    def _is_full(self, now: float) -> bool:
+        if now - self._acknowledged_at > _MAX_IDLE:
+            self._is_confirmed = False
+        is_alone = self._identities is None or not self._is_confirmed
+        return len(self.in_flight) >= (1 if is_alone else self._max_in_flight)
+
+    def _numbered(self, identities: Identities) -> ProduceBatch | None:
+        """Return the next closed batch with its number; None while there is no id."""
+        if not identities.is_known:
+            return None
+        if self._identity != identities.current:
+            if self.in_flight:
+                return None  # of the epoch before
+            self._identity = identities.current
+            self._next_sequence, self._is_confirmed = 0, False
+        batch = self.closed[0]
+        batch.stamp(*self._identity, self._next_sequence)
+        return batch
+
+    def _begin_epoch(self) -> None:
+        """Begin a new epoch: nothing is unresolved. What was certainly not written is sent in it,
+        as if for the first time."""
+        for batch in reversed(self.retried):
+            batch.stamp(*NO_IDENTITY, NO_SEQUENCE)
+            self.closed.appendleft(batch)
+        self.retried.clear()
+        self._is_new_epoch_needed = self._has_unresolved = False
+        if self._identities is not None and self._identity is not NO_IDENTITY:
+            self._identities.bump(self._identity)
+
+    def taken(self, batch: ProduceBatch) -> None:
+        """The batch from `next` is about to be sent, and its number is used."""
+        if self.closed and self.closed[0] is batch:
+            self.closed.popleft()
+            if batch.base_sequence != NO_SEQUENCE:
+                self._next_sequence = (self._next_sequence + batch.count) % _SEQUENCES
+        else:
+            self.retried.remove(batch)
+        self.in_flight.append(batch)
+
+    def put_back(self, batch: ProduceBatch, at: float) -> None:
+        """Nothing of the batch was sent, the last one taken. It may be at `at`."""
+        self.in_flight.remove(batch)
+        self.retry_at = max(self.retry_at, at)
+        if batch.attempts:
+            self._restore(batch)
+            return
+        if batch.base_sequence != NO_SEQUENCE:
+            self._next_sequence = batch.base_sequence
+        if not batch.has_ended:
+            self.closed.appendleft(batch)
+
+    # ------------------------------------------------------------ outcomes
+
+    def acknowledged(
+        self, batch: ProduceBatch, base_offset: int, append_time: int, now: float
+    ) -> None:
+        """The batch is in the log. One that had ended is resolved: its number was used."""
+        self.in_flight.remove(batch)
+        self._is_confirmed, self._acknowledged_at = True, now
+        self.retry_at = -math.inf
+        if not batch.has_ended:
+            batch.acknowledge(base_offset, append_time)
+
+    def failed(self, batch: ProduceBatch, error: KafkaGroupError) -> None:
+        """The batch is refused for good."""
+        self.in_flight.remove(batch)
+        self._drop(batch)
+        if not batch.has_ended:
+            batch.fail(error)
+
+    def _drop(self, batch: ProduceBatch) -> None:
+        if batch.base_sequence != NO_SEQUENCE:
+            self._is_new_epoch_needed = True
+            self._has_unresolved = self._has_unresolved or batch.is_maybe_written
+
+    def retry(self, batch: ProduceBatch, at: float) -> None:
+        """The batch is sent again at `at`, unless it has ended."""
+        self.in_flight.remove(batch)
+        self.retry_at = max(self.retry_at, at)
+        self._restore(batch)
+
+    def _restore(self, batch: ProduceBatch) -> None:
+        if batch.has_ended:
+            self._drop(batch)
+        else:
+            self._insert(batch)
+
+    def _insert(self, batch: ProduceBatch) -> None:
+        """Put a batch among the retried ones, in their order. Numbers begin again at 0: compare
+        their distance."""
+        at = len(self.retried)
+        while at and _is_before(batch, self.retried[at - 1]):
+            at -= 1
+        self.retried.insert(at, batch)
+
+    def out_of_order(self, batch: ProduceBatch, at: float) -> None:
+        """The leader expected another number: that of a batch before this one, which is not in the
+        log yet or never will be; or it has lost what it knew."""
+        others = (*self.in_flight, *self.retried)
+        is_next = not any(_is_before(other, batch) for other in others if other is not batch)
+        if is_next and not self._has_unresolved:
+            if self._is_new_epoch_needed:
+                # No attempt at the batch can have been written: one before it was not.
+                batch.is_maybe_written = False
+            self._is_new_epoch_needed = True
+        self.retry(batch, at)
+
+    def needs_new_epoch(self, batch: ProduceBatch, at: float) -> None:
+        """The leader does not accept the epoch of the batch, or its number for another reason."""
+        self._is_new_epoch_needed = True
+        self.retry(batch, at)
+
+    def split(self, batch: ProduceBatch, halves: tuple[ProduceBatch, ...], at: float) -> None:
+        """The batch was too large: these are sent instead, and use its numbers."""
+        self.in_flight.remove(batch)
+        self.retry_at = max(self.retry_at, at)
+        if batch.has_ended:
+            self._drop(batch)
+            return
+        sequence = batch.base_sequence
+        for half in halves:
+            if sequence != NO_SEQUENCE:
+                half.stamp(batch.producer_id, batch.producer_epoch, sequence)
+                sequence = (sequence + half.count) % _SEQUENCES
+            self._insert(half)
+
+    def expire(self, now: float, why: KafkaGroupError) -> list[ProduceBatch]:
+        """Fail the batches whose deadline has passed, and return them. What was never sent used no
+        number."""
+        expired = [b for b in self.batches() if b.deadline <= now and not b.has_ended]
+        for batch in expired:
+            if batch is self.open:
+                self.open = None
+            elif batch in self.retried:
+                self.retried.remove(batch)
+                self._drop(batch)
+            elif batch in self.in_flight:  # the response decides what becomes of its number
+                batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
+            else:
+                self.closed.remove(batch)
+            batch.fail(why)
+        return expired
+
+    def forget_ended(self) -> None:
+        """Forget the batches that have ended and are not in flight."""
+        if self.open is not None and self.open.has_ended:
+            self.open = None
+        self.closed = deque(b for b in self.closed if not b.has_ended)
+        for batch in [b for b in self.retried if b.has_ended]:
+            self.retried.remove(batch)
+            self._drop(batch)
+
+    def next_deadline(self) -> float:
+        """Return the earliest deadline of a batch; infinity for none."""
+        return min((b.deadline for b in self.batches() if not b.has_ended), default=math.inf)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the queue has no batch, and none is in flight."""
+        return not (self.in_flight or self.retried or self.closed or self.open)
+
+
+def _is_before(one: ProduceBatch, other: ProduceBatch) -> bool:
+    """Whether the numbers of a batch come before those of another, of the same partition."""
+    if one.base_sequence == NO_SEQUENCE or other.base_sequence == NO_SEQUENCE:
+        return False
+    return 0 < (other.base_sequence - one.base_sequence) % _SEQUENCES < _SEQUENCES // 2

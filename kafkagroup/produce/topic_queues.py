@@ -1,0 +1,103 @@
+"""The partitions of one topic, and how records without a partition are spread over them.
+
+Records with a key: as Java's producer, so that every client writes them to the same partition.
+Without: KIP-480 and KIP-794. One partition takes some kilobytes, then another one is drawn, the
+likelier the less it has to send; those without a leader are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from kafkagroup.callbacks import Partitioner
+from kafkagroup.errors import ConfigurationError
+from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.produce.partition_queue import PartitionQueue
+from kafkagroup.wire.murmur2 import partition_of
+
+__all__ = ["TopicQueues"]
+
+_STICKY_BYTES = 16_384
+"""What one partition takes of the records without a key before another one is drawn: Java's default
+`batch.size`, however large the batches are here."""
+
+
+class TopicQueues:
+    """The queues of one topic's partitions."""
+
+    __slots__ = (
+        "_create",
+        "_left",
+        "_partitioner",
+        "_random",
+        "_sticky",
+        "available",
+        "name",
+        "queues",
+        "unplaced",
+        "used_at",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        create: Callable[[str, int], PartitionQueue],
+        random: Callable[[], float],
+        partitioner: Partitioner | None,
+        now: float,
+    ) -> None:
+        self.name = name
+        self.queues: list[PartitionQueue] = []
+        """By partition number; empty as long as the number of partitions is not known."""
+        self.available: Sequence[int] = ()
+        """The partitions that have a leader; empty for none, when any is chosen."""
+        self.unplaced: ProduceBatch | None = None
+        """The records that wait for the number of partitions."""
+        self.used_at = now
+        """When a record was last added."""
+        self._create = create
+        self._random = random
+        self._partitioner = partitioner
+        self._sticky = -1
+        self._left = 0
+        """The bytes that the sticky partition still takes."""
+
+    def resize(self, count: int) -> None:
+        """Note the number of partitions. A smaller one than before is not believed: what was sent
+        to the others is not forgotten."""
+        for number in range(len(self.queues), count):
+            self.queues.append(self._create(self.name, number))
+
+    def choose(self, key: bytes | None, size: int) -> PartitionQueue:
+        """Return the queue for a record of `size` bytes. There must be one."""
+        if self._partitioner is not None:
+            number = self._partitioner(self.name, key, len(self.queues))
+            if number is not None:
+                return self.queue(number)
+        elif key is not None:
+            return self.queues[partition_of(key, len(self.queues))]
+        if self._left <= 0:
+            self._sticky = self._draw()
+            self._left = _STICKY_BYTES
+        self._left -= size
+        return self.queues[self._sticky]
+
+    def queue(self, number: int) -> PartitionQueue:
+        """Return the queue of a partition. Raises: ConfigurationError if there is none."""
+        if not 0 <= number < len(self.queues):
+            raise ConfigurationError(
+                f"partition={number!r}; topic {self.name!r} has partitions 0 to"
+                f" {len(self.queues) - 1}"
+            )
+        return self.queues[number]
+
+    def _draw(self) -> int:
+        numbers = self.available or range(len(self.queues))
+        if len(numbers) == 1:
+            return numbers[0]
+        sizes = [self.queues[number].size for number in numbers]
+        most = max(sizes)
+        ends = list(accumulate(most + 1 - size for size in sizes))
+        drawn = self._random() * ends[-1]
+        return next((n for n, end in zip(numbers, ends, strict=True) if drawn < end), numbers[-1])

@@ -1,0 +1,86 @@
+"""Sends the batches of the partitions that one broker leads."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+
+from kafkagroup.concurrency.change_signal import ChangeSignal
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
+from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.produce.partition_queue import PartitionQueue
+
+__all__ = ["BrokerSender", "Exchange", "Taken"]
+
+_MAX_IDLE = 60.0
+"""Seconds without work after which the task of a broker ends."""
+
+Taken = Sequence[tuple[PartitionQueue, ProduceBatch]]
+"""The batches of one request, of which each partition has one at most."""
+
+Exchange = Callable[[Taken, Callable[[], None]], Awaitable[None]]
+"""Sends a request and handles its response; calls the function once it is sent, or cannot be."""
+
+
+class BrokerSender:
+    """One task, which sends requests in order, and keeps up to a number of them in flight."""
+
+    def __init__(
+        self,
+        take: Callable[[OrderedDict[PartitionQueue, None]], Taken],
+        exchange: Exchange,
+        spawn: Callable[[Callable[[], Awaitable[None]], str], None],
+        max_in_flight: int,
+    ) -> None:
+        """`take` returns the batches of the next request, and removes the queues that have nothing
+        more to send from those that it gets; `exchange` sends them."""
+        self._ready: OrderedDict[PartitionQueue, None] = OrderedDict()
+        self._take = take
+        self._exchange = exchange
+        self._spawn = spawn
+        self._max_in_flight = max_in_flight
+        self._in_flight_count = 0
+        self._changed = ChangeSignal()
+        self._is_running = False
+
+    def add(self, queue: PartitionQueue) -> None:
+        """A queue may have a batch to send."""
+        self._ready[queue] = None
+        if not self._is_running:
+            self._is_running = True
+            self._spawn(self._run, "sender")
+        self._changed.notify()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                taken: Taken = ()
+                if self._ready and self._in_flight_count < self._max_in_flight:
+                    taken = self._take(self._ready)
+                if taken:
+                    await self._send(taken)
+                elif self._in_flight_count or self._ready:
+                    await self._changed.wait()
+                elif not await self._changed.wait(anyio.current_time() + _MAX_IDLE):
+                    return
+        finally:
+            self._is_running = False
+
+    async def _send(self, taken: Taken) -> None:
+        """Begin an exchange. Returns when it is on the connection: the next one comes behind it."""
+        sent = OneShotEvent()
+
+        async def exchange() -> None:
+            try:
+                await self._exchange(taken, sent.set)
+            finally:
+                sent.set()
+                self._in_flight_count -= 1
+                self._changed.notify()
+
+        self._in_flight_count += 1
+        self._spawn(exchange, "produce request")
+        if not sent.is_set():
+            await sent.wait()

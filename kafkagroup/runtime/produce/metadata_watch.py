@@ -1,0 +1,224 @@
+"""Finds the partitions and leaders of the topics that a producer writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+import anyio
+
+from kafkagroup.concurrency.coalescing_task import CoalescingTask
+from kafkagroup.errors import BrokerError, KafkaGroupError, broker_error
+from kafkagroup.produce.accumulator import Accumulator
+from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.produce.partition_queue import PartitionQueue
+from kafkagroup.produce.topic_queues import TopicQueues
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.retry import RetryBackoff
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.error_codes import REFUSED_TOPIC
+from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+__all__ = ["MetadataWatch"]
+
+_TOPIC_MAX_IDLE = 300.0
+"""Seconds after the last record for a topic for which its metadata is refreshed with others'."""
+
+
+class MetadataWatch:
+    """Refreshes the metadata while something waits for it, and as often as it grows old."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        spawn: Callable[[Callable[[], Awaitable[None]], str], None],
+        on_leader: Callable[[PartitionQueue], None],
+        on_placed: Callable[[TopicQueues, ProduceBatch], None],
+        max_age: float,
+    ) -> None:
+        """`on_leader` is called with each queue whose leader is known at last; `on_placed` with the
+        records that have waited for the partitions of a topic."""
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._spawn = spawn
+        self._max_age = max_age
+        self._on_leader = on_leader
+        self._on_placed = on_placed
+        self._task = CoalescingTask(spawn, self._find, "metadata")
+        self._leaderless: set[PartitionQueue] = set()
+        self._is_stale = False
+        self._requested: set[str] = set()
+        """The topics that were requested once, which may have created them. Later requests must
+        not: they would bring a deleted topic back (KAFKA-5789)."""
+        self._causes: dict[TopicPartition, KafkaGroupError] = {}
+        """Why the last attempt for a partition failed."""
+        self._last_error: KafkaGroupError | None = None
+
+    def start(self) -> None:
+        """Follow the metadata."""
+        self._cluster.topics.follow(self.topics_in_use)
+        self._cluster.set_on_change(self._follow)
+        self._spawn(self._refresh_regularly, "metadata refresh")
+
+    def topics_in_use(self) -> Iterable[str]:
+        """Return the topics that were written to lately, or have something to send."""
+        least = anyio.current_time() - _TOPIC_MAX_IDLE
+        return [
+            name
+            for name, topic in self._accumulator.topics.items()
+            if topic.used_at >= least
+            or topic.unplaced is not None
+            or not all(queue.is_idle for queue in topic.queues)
+        ]
+
+    def find(self, topic: TopicQueues) -> None:
+        """Find the partitions of a topic for which records wait."""
+        topic.used_at = anyio.current_time()
+        self._follow_topic(topic)
+        if topic.unplaced is not None:
+            self._task.ensure_running()
+
+    def find_leader(self, queue: PartitionQueue) -> None:
+        """Find the leader of a partition that has records to send."""
+        self._leaderless.add(queue)
+        self._task.ensure_running()
+
+    def refresh(self, error: KafkaGroupError) -> None:
+        """Refresh the metadata: a leader did not respond, or is none any more."""
+        self._last_error = error
+        self._is_stale = True
+        self._task.ensure_running()
+
+    # ------------------------------------------------------------ causes
+
+    def note(self, tp: TopicPartition, error: KafkaGroupError) -> None:
+        """Note why an attempt for a partition failed."""
+        self._causes[tp] = error
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Forget why: an attempt has succeeded."""
+        self._causes.pop(tp, None)
+
+    def cause(self, tp: TopicPartition) -> KafkaGroupError | None:
+        """Return why the records of a partition, or a topic, were not acknowledged, if known."""
+        if (cause := self._causes.get(tp)) is not None:
+            return cause
+        topic = self._cluster.metadata.topics.get(tp.topic)
+        if topic is not None and topic.error_code:
+            return broker_error(topic.error_code, topic=tp.topic, operation="WRITE")
+        return self._last_error
+
+    # ------------------------------------------------------------ the task
+
+    async def _refresh_regularly(self) -> None:
+        while True:
+            await anyio.sleep(self._max_age)
+            self._is_stale = True
+            self._task.ensure_running()
+
+    async def _find(self) -> None:
+        pauses = RetryBackoff(self._cluster.options)
+        while True:
+            self._is_stale = False
+            try:
+                await self._request_new()
+                await self._cluster.refresh()
+                self._last_error = None
+            except KafkaGroupError as error:
+                self._last_error = error
+                self._is_stale = True
+            self._follow()
+            if not self._is_needed:
+                return
+            self._report()
+            await pauses.wait()
+
+    @property
+    def _is_needed(self) -> bool:
+        return (
+            self._is_stale
+            or bool(self._leaderless)
+            or any(topic.unplaced is not None for topic in self._accumulator.topics.values())
+        )
+
+    async def _request_new(self) -> None:
+        """Request the topics that were not requested yet, which creates them if the broker does
+        so."""
+        new = [
+            name
+            for name, topic in self._accumulator.topics.items()
+            if topic.unplaced is not None and name not in self._requested
+        ]
+        if not new:
+            return
+        request = MetadataRequest(
+            topics=tuple(MetadataRequestTopic(name=name) for name in new),
+            allow_auto_topic_creation=True,
+        )
+        await self._cluster.request_any(request)
+        self._requested.update(new)
+
+    def _follow(self) -> None:
+        """Note what the metadata says now."""
+        for topic in tuple(self._accumulator.topics.values()):
+            self._follow_topic(topic)
+        metadata = self._cluster.metadata
+        for queue in tuple(self._leaderless):
+            leader = metadata.leader(queue.tp)
+            if queue.is_idle:
+                self._leaderless.discard(queue)
+            elif leader is not None and leader.leader in metadata.nodes:
+                self._leaderless.discard(queue)
+                self._on_leader(queue)
+
+    def _follow_topic(self, topic: TopicQueues) -> None:
+        metadata = self._cluster.metadata
+        found = metadata.topics.get(topic.name)
+        if found is None:
+            return
+        if found.partitions:
+            topic.resize(len(found.partitions))
+            nodes = metadata.nodes
+            topic.available = [
+                number for number, one in sorted(found.partitions.items()) if one.leader in nodes
+            ]
+        unplaced = topic.unplaced
+        if unplaced is None:
+            return
+        if topic.queues:
+            self._accumulator.place(topic)
+        elif found.error_code in REFUSED_TOPIC:
+            topic.unplaced = None
+            unplaced.fail(
+                broker_error(
+                    found.error_code,
+                    f"topic {topic.name!r}",
+                    operation="DESCRIBE",
+                    topic=topic.name,
+                )
+            )
+        else:
+            return
+        self._on_placed(topic, unplaced)
+
+    def _report(self) -> None:
+        now = anyio.current_time()
+        for name, topic in self._accumulator.topics.items():
+            if topic.unplaced is not None:
+                self._report_one(name, TopicPartition(name, -1), now)
+        for queue in self._leaderless:
+            self._report_one(str(queue.tp), queue.tp, now)
+
+    def _report_one(self, name: str, tp: TopicPartition, now: float) -> None:
+        cause = self.cause(tp)
+        if cause is None:
+            cause = BrokerError(5, f"{name} has no leader")
+        problem = Problem(
+            subject=f"writing to {name}",
+            cause=str(cause),
+            advice="check that the topic exists, that its partitions have leaders, and what this"
+            " client may write",
+            topic=tp.topic,
+        )
+        self._cluster.troubles.failed(tp, now, problem)

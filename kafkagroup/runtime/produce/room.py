@@ -1,0 +1,37 @@
+"""Those who wait for room in the memory of a producer."""
+
+from __future__ import annotations
+
+import math
+
+from kafkagroup.concurrency.change_signal import ChangeSignal
+from kafkagroup.produce.accumulator import Accumulator
+
+__all__ = ["Room"]
+
+
+class Room:
+    """Wakes those who wait when memory was released."""
+
+    def __init__(self, accumulator: Accumulator) -> None:
+        self._accumulator = accumulator
+        self._released = ChangeSignal()
+        self._waiting_count = 0
+
+    def made(self) -> None:
+        """Memory was released, or there is no reason to wait any more."""
+        if self._waiting_count:
+            self._released.notify()
+
+    async def wait(self, until: float = math.inf) -> None:
+        """Wait until memory is released, or until a time on the loop's clock."""
+        self._waiting_count += 1
+        try:
+            await self._released.wait(until)
+        finally:
+            self._waiting_count -= 1
+
+    async def wait_any(self) -> None:
+        """Wait until a record without content would fit."""
+        while self._accumulator.is_full:
+            await self.wait()

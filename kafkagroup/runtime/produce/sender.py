@@ -1,0 +1,552 @@
+"""Runs the queues of a producer: from an accepted record to its acknowledgement or error.
+
+A queue with something to send is given to the `BrokerSender` of its leader; one without a leader
+waits until `MetadataWatch` has found it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
+
+from kafkagroup._backoff import backoff
+from kafkagroup.concurrency.clock import loop_clock
+from kafkagroup.errors import (
+    RETRIED_ERRORS,
+    BrokerError,
+    KafkaGroupError,
+    NotWrittenError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+)
+from kafkagroup.produce.accumulator import Accumulator
+from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.produce.identity import Identities
+from kafkagroup.produce.partition_queue import PartitionQueue
+from kafkagroup.produce.splitting import split
+from kafkagroup.produce.topic_queues import TopicQueues
+from kafkagroup.runtime.member.metrics import Meter
+from kafkagroup.runtime.produce.alarms import Alarms
+from kafkagroup.runtime.produce.broker_sender import BrokerSender, Taken
+from kafkagroup.runtime.produce.metadata_watch import MetadataWatch
+from kafkagroup.runtime.produce.metrics import ProducerMetrics
+from kafkagroup.runtime.produce.produce_response import by_partition, named_leaders, refusal
+from kafkagroup.runtime.produce.producer_ids import ProducerIds
+from kafkagroup.runtime.produce.record_future import wait_ended
+from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import Node
+from kafkagroup.transport.trouble import Problem
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.compression import Codec
+from kafkagroup.wire.error_codes import ProduceAction, produce_action
+from kafkagroup.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+__all__ = ["Sender"]
+
+_MAX_IN_FLIGHT = 5
+"""Requests in flight to one broker. Brokers remember the last five batches of a producer."""
+
+_HEAVY = {Codec.GZIP: 32_768, Codec.ZSTD: 262_144, Codec.LZ4: 1_048_576, Codec.SNAPPY: 1_048_576}
+"""The bytes from which on compression is done in a thread: it takes more than a millisecond."""
+
+_MAX_UNREAD = 1_000
+"""Failed batches that are kept until `flush()`; of others only the number of records is."""
+
+_CONNECTION = "produce"
+
+_ADVICE = "check the brokers that lead the partition, its replicas, and what this client may write"
+
+Spawn = Callable[[Callable[[], Awaitable[None]], str], None]
+
+
+class Sender:
+    """Sends what an `Accumulator` has accepted."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        identities: Identities | None,
+        spawn: Spawn,
+        *,
+        acks: int,
+        codec: Codec,
+        level: int | None,
+        linger: float,
+        delivery_timeout: float,
+        max_request_size: int,
+        metadata_max_age: float,
+    ) -> None:
+        """`identities`: None for a producer that is not idempotent."""
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._identities = identities
+        self._spawn = spawn
+        self._acks = acks
+        self._codec = codec
+        self._level = level
+        self._linger = linger
+        self._delivery_timeout = delivery_timeout
+        self._max_request_size = max_request_size
+        self._alarms = Alarms()
+        self._expiring: set[PartitionQueue | TopicQueues] = set()
+        """Those for whose earliest deadline an alarm is set."""
+        self._brokers: dict[int, BrokerSender] = {}
+        self._watch = MetadataWatch(
+            cluster, accumulator, spawn, self.look, self._placed, metadata_max_age
+        )
+        self._ids = (
+            None if identities is None else ProducerIds(cluster, identities, spawn, self._has_id)
+        )
+        self._unread: deque[ProduceBatch] = deque()
+        self._unread_count = 0
+        """The number of records in failed batches that are not kept."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when memory was released."""
+        self._clock = loop_clock()
+        self._meter = Meter()
+        self._written_records = self._written_bytes = 0
+        self._failed_records = self._retried_batches = 0
+        self._retry_alarms: dict[PartitionQueue, float] = {}
+        accumulator.on_open = self._opened
+        accumulator.on_unplaced = self._unplaced
+
+    def start(self) -> None:
+        """Start the background tasks."""
+        self._spawn(self._alarms.run, "deadlines")
+        self._watch.start()
+        if self._ids is not None:
+            self._ids.request()
+
+    # ------------------------------------------------------------ from the accumulator
+
+    def _opened(self, queue: PartitionQueue) -> None:
+        now = anyio.current_time()
+        self._accumulator.topics[queue.tp.topic].used_at = now
+        self._set_expiry(queue)
+        if self._linger and not queue.closed:
+            self._alarms.set(now + self._linger, partial(self.look, queue))
+        else:
+            self.look(queue)
+
+    def _unplaced(self, topic: TopicQueues) -> None:
+        self._watch.find(topic)
+        self._set_expiry(topic)
+
+    def look(self, queue: PartitionQueue) -> None:
+        """Send what a queue has, if its leader is known: something about it has changed."""
+        if queue.is_idle:
+            return
+        node = self._leader(queue)
+        if node is None:
+            self._watch.find_leader(queue)
+            return
+        broker = self._brokers.get(node.node_id)
+        if broker is None:
+            take = partial(self._take, node.node_id)
+            exchange = partial(self._exchange, node.node_id)
+            broker = BrokerSender(take, exchange, self._spawn, _MAX_IN_FLIGHT)
+            self._brokers[node.node_id] = broker
+        broker.add(queue)
+
+    def _leader(self, queue: PartitionQueue) -> Node | None:
+        metadata = self._cluster.metadata
+        partition = metadata.leader(queue.tp)
+        return None if partition is None else metadata.nodes.get(partition.leader)
+
+    def _placed(self, topic: TopicQueues, unplaced: ProduceBatch) -> None:
+        """The records that waited for the partitions of a topic are in queues, or have failed."""
+        for batch, _ in unplaced.moved or ():
+            if batch.has_ended:
+                self._note_end(batch)
+
+    def _has_id(self, error: KafkaGroupError | None) -> None:
+        """There is a producer id; or the brokers refuse to give one."""
+        if error is not None:
+            self.fail_all(error)
+        for queue in self._accumulator.queues():
+            self.look(queue)
+
+    # ------------------------------------------------------------ requests
+
+    def _is_due(self, batch: ProduceBatch, now: float) -> bool:
+        return batch.deadline - self._delivery_timeout + self._linger <= now
+
+    def _take(self, node_id: int, ready: OrderedDict[PartitionQueue, None]) -> Taken:
+        """Take the batches of the next request to a broker from the queues that are ready."""
+        taken: list[tuple[PartitionQueue, ProduceBatch]] = []
+        now, size = anyio.current_time(), 0
+        for queue in tuple(ready):
+            batch = self._next(queue, node_id, now)
+            if batch is None:
+                del ready[queue]
+                continue
+            added = len(batch.data) if batch.data is not None else len(batch.records)
+            if taken and size + added > self._max_request_size:
+                break
+            size += added
+            queue.taken(batch)
+            taken.append((queue, batch))
+            ready.move_to_end(queue)  # each gets its turn
+        return taken
+
+    def _next(self, queue: PartitionQueue, node_id: int, now: float) -> ProduceBatch | None:
+        leader = self._leader(queue)
+        if leader is None or leader.node_id != node_id:
+            self.look(queue)  # another broker's now
+            return None
+        queue.follow(node_id, self._cluster.metadata.topics[queue.tp.topic].topic_id)
+        if not queue.closed and queue.open is not None and self._is_due(queue.open, now):
+            queue.close_open()
+        batch = queue.next(now)
+        if batch is None:
+            if now < queue.retry_at and self._retry_alarms.get(queue) != queue.retry_at:
+                self._retry_alarms[queue] = queue.retry_at
+                self._alarms.set(queue.retry_at, partial(self.look, queue))
+            if self._ids is not None and queue.closed:
+                self._ids.request()  # does nothing if there is one
+        return batch
+
+    async def _exchange(self, node_id: int, taken: Taken, on_sent: Callable[[], None]) -> None:
+        sent_at: float | None = None
+
+        def sent() -> None:
+            nonlocal sent_at
+            sent_at = self._clock()
+            for _, batch in taken:
+                self._retried_batches += batch.attempts > 0
+                batch.attempts += 1
+            on_sent()
+
+        try:
+            request = await self._request_of(taken)
+            broker = self._cluster.broker(self._cluster.metadata.nodes[node_id])
+            if self._acks == 0:
+                await broker.send_only(request, connection_id=_CONNECTION, on_sent=sent)
+                self._assume_written(taken)
+                return
+            response = await broker.request(
+                request,
+                connection_id=_CONNECTION,
+                highest=12,  # later versions name topics by id
+                on_sent=sent,
+            )
+        except (*RETRIED_ERRORS, KeyError) as error:
+            why = error if isinstance(error, KafkaGroupError) else _unknown_broker(node_id)
+            self._lost(taken, why, was_sent=sent_at is not None)
+            return
+        except KafkaGroupError as error:
+            for queue, batch in taken:
+                queue.failed(batch, error)
+                self._after(queue, batch)
+            return
+        if sent_at is not None:
+            now = self._clock()
+            self._meter.record(now, now - sent_at)
+        self._handle(taken, response)
+
+    async def _request_of(self, taken: Taken) -> ProduceRequest:
+        by_topic: dict[str, list[PartitionProduceData]] = {}
+        for queue, batch in taken:
+            encode = partial(batch.encode, self._codec, self._level, False)
+            if len(batch.records) >= _HEAVY.get(self._codec, 1 << 62):
+                data = await self._cluster.options.run_in_thread(encode)
+            else:
+                data = encode()
+            part = PartitionProduceData(index=queue.tp.partition, records=data)
+            by_topic.setdefault(queue.tp.topic, []).append(part)
+        return ProduceRequest(
+            acks=self._acks,
+            timeout_ms=round(self._cluster.options.request_timeout * 1000),
+            topic_data=tuple(
+                TopicProduceData(name=topic, partition_data=tuple(parts))
+                for topic, parts in by_topic.items()
+            ),
+        )
+
+    # ------------------------------------------------------------ responses
+
+    def _assume_written(self, taken: Taken) -> None:
+        for queue, batch in taken:
+            self._acknowledged(queue, batch, -1, -1, anyio.current_time())
+            self._after(queue, batch)
+
+    def _acknowledged(
+        self,
+        queue: PartitionQueue,
+        batch: ProduceBatch,
+        base_offset: int,
+        append_time: int,
+        now: float,
+    ) -> None:
+        self._written_bytes += len(batch.data or b"")
+        self._written_records += 0 if batch.has_ended else batch.count
+        queue.acknowledged(batch, base_offset, append_time, now)
+        self._watch.forget(queue.tp)
+        if self._cluster.troubles.open:
+            self._cluster.troubles.succeeded(queue.tp, now)
+
+    def _lost(self, taken: Taken, error: KafkaGroupError, *, was_sent: bool) -> None:
+        """There is no response. What was sent may be in the log."""
+        now = anyio.current_time()
+        for queue, batch in taken:
+            if was_sent:
+                batch.is_maybe_written = True
+                self._retry(queue, batch, error, now)
+            else:
+                queue.put_back(batch, self._retry_at(batch, now))
+                self._report(queue, error, now)
+            self._after(queue, batch)
+        self._watch.refresh(error)
+
+    def _handle(self, taken: Taken, response: ProduceResponse) -> None:
+        now = anyio.current_time()
+        leaders = named_leaders(
+            self._cluster.metadata, response, (queue.tp for queue, _ in taken)
+        )
+        if leaders is not None:
+            self._cluster.apply_leaders(leaders)
+        parts = by_partition(response)
+        for queue, batch in taken:
+            part = parts.get(queue.tp)
+            if part is None:
+                self._retry_unknown(queue, batch, _no_answer(queue.tp), now)
+            elif part.error_code:
+                self._refused(queue, batch, part, now)
+            elif part.base_offset < 0:  # a success without evidence
+                self._retry_unknown(queue, batch, _no_answer(queue.tp), now)
+            else:
+                self._acknowledged(queue, batch, part.base_offset, part.log_append_time_ms, now)
+            self._after(queue, batch)
+
+    def _refused(
+        self,
+        queue: PartitionQueue,
+        batch: ProduceBatch,
+        part: PartitionProduceResponse,
+        now: float,
+    ) -> None:
+        error = refusal(queue.tp, part)
+        at = self._retry_at(batch, now)
+        match produce_action(part.error_code):
+            case ProduceAction.REFRESH:
+                # The leader that the response names may have it at once.
+                has_moved = part.current_leader.leader_id >= 0
+                self._retry_unknown(queue, batch, error, now, at=now if has_moved else at)
+                if not has_moved:
+                    self._watch.refresh(error)
+            case ProduceAction.RETRY_UNKNOWN:
+                self._retry_unknown(queue, batch, error, now)
+            case ProduceAction.RETRY:
+                self._retry(queue, batch, error, now)
+            case ProduceAction.OUT_OF_ORDER if self._ids is not None:
+                # A plain retry, if one before it is on its way again.
+                queue.out_of_order(batch, at)
+                self._report(queue, error, now)
+            case ProduceAction.DUPLICATE if batch.is_maybe_written:
+                self._acknowledged(queue, batch, -1, -1, now)
+            case (ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH) if self._ids is not None:
+                queue.needs_new_epoch(batch, at)
+                self._report(queue, error, now)
+            case ProduceAction.SPLIT if batch.count > 1 and not batch.has_ended:
+                halves = split(batch)
+                queue.split(batch, halves, now)
+            case _:
+                queue.failed(batch, error)
+
+    def _retry_unknown(
+        self,
+        queue: PartitionQueue,
+        batch: ProduceBatch,
+        error: KafkaGroupError,
+        now: float,
+        at: float | None = None,
+    ) -> None:
+        batch.is_maybe_written = True
+        self._retry(queue, batch, error, now, at)
+
+    def _retry(
+        self,
+        queue: PartitionQueue,
+        batch: ProduceBatch,
+        error: KafkaGroupError,
+        now: float,
+        at: float | None = None,
+    ) -> None:
+        queue.retry(batch, self._retry_at(batch, now) if at is None else at)
+        self._report(queue, error, now)
+
+    def _retry_at(self, batch: ProduceBatch, now: float) -> float:
+        options = self._cluster.options
+        pause = backoff(
+            max(batch.attempts, 1),
+            options.retry_backoff,
+            options.retry_backoff_max,
+            random.random(),
+        )
+        return now + pause
+
+    def _after(self, queue: PartitionQueue, batch: ProduceBatch) -> None:
+        if batch.has_ended:
+            self._note_end(batch)
+        self._set_expiry(queue)
+        self.look(queue)
+
+    # ------------------------------------------------------------ ends
+
+    def _note_end(self, batch: ProduceBatch) -> None:
+        """Release the memory of a batch that nothing sends any more, and keep its failure until
+        somebody has read it."""
+        if batch.moved is not None:
+            return
+        if batch.error is not None and batch.size:
+            self._failed_records += batch.count
+            self._keep_unread(batch)
+        self._accumulator.release(batch)
+        self.on_room()
+
+    def _keep_unread(self, batch: ProduceBatch) -> None:
+        if len(self._unread) >= _MAX_UNREAD:
+            oldest = self._unread.popleft()
+            self._unread_count += oldest.count - oldest.read_count
+        self._unread.append(batch)
+
+    def _set_expiry(self, of: PartitionQueue | TopicQueues) -> None:
+        """Set an alarm for the earliest deadline, unless one is set."""
+        if of in self._expiring:
+            return
+        unplaced = of.unplaced if isinstance(of, TopicQueues) else None
+        if isinstance(of, PartitionQueue) and not of.is_idle:
+            at = of.next_deadline()
+        elif unplaced is not None:
+            at = unplaced.deadline
+        else:
+            return
+        if at < float("inf"):
+            self._expiring.add(of)
+            self._alarms.set(at, partial(self._expire, of))
+
+    def _expire(self, of: PartitionQueue | TopicQueues) -> None:
+        self._expiring.discard(of)
+        now = anyio.current_time()
+        if isinstance(of, PartitionQueue):
+            for batch in of.expire(now, self._timeout(of.tp)):
+                if batch not in of.in_flight:  # else its memory is still in use
+                    self._note_end(batch)
+            self.look(of)
+        elif (unplaced := of.unplaced) is not None and unplaced.deadline <= now:
+            of.unplaced = None
+            unplaced.fail(self._timeout(unplaced.tp))
+            self._note_end(unplaced)
+        self._set_expiry(of)
+
+    def _timeout(self, tp: TopicPartition) -> KafkaGroupError:
+        cause = self._watch.cause(tp)
+        text = f"no acknowledgement within delivery_timeout_ms={self._delivery_timeout * 1000:g}"
+        return RequestTimeoutError(text + (f": {cause}" if cause is not None else ""))
+
+    def fail_all(self, error: KafkaGroupError) -> int:
+        """Fail all records that have not ended; return their number."""
+        count = 0
+        for batch in self._accumulator.unfinished():
+            count += batch.count
+            batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
+            batch.fail(error)
+            self._note_end(batch)
+        for topic in self._accumulator.topics.values():
+            topic.unplaced = None
+            for queue in topic.queues:
+                queue.forget_ended()
+        return count
+
+    async def flush(self) -> None:
+        """Wait until all records that were accepted so far have ended. Raises: NotWrittenError for
+        failures that nobody has read."""
+        pending = deque(self._accumulator.unfinished())
+        seen = set(pending)
+        while pending:
+            batch = pending.popleft()
+            self._push(batch)
+            await wait_ended(batch)
+            for other, _ in batch.moved or ():
+                if other not in seen:
+                    seen.add(other)
+                    pending.append(other)
+                    self._push(other)
+        self.raise_unread()
+
+    def push_all(self) -> None:
+        """Send what lingers."""
+        for batch in self._accumulator.unfinished():
+            self._push(batch)
+
+    def _push(self, batch: ProduceBatch) -> None:
+        """Send the batch although it may take more records."""
+        topic = self._accumulator.topics.get(batch.tp.topic)
+        if topic is None or not 0 <= batch.tp.partition < len(topic.queues):
+            return
+        queue = topic.queues[batch.tp.partition]
+        if queue.open is batch:
+            queue.close_open()
+            self.look(queue)
+
+    def raise_unread(self) -> None:
+        """Raises: NotWrittenError for the failures that nobody has read, once."""
+        unread = [batch for batch in self._unread if batch.read_count < batch.count]
+        count = sum(batch.count - batch.read_count for batch in unread) + self._unread_count
+        self._unread.clear()
+        self._unread_count = 0
+        if not unread:
+            return
+        first = unread[0]
+        assert first.error is not None
+        is_maybe_written = any(batch.is_maybe_written for batch in unread)
+        raise NotWrittenError(
+            first.tp, first.error, is_maybe_written=is_maybe_written, count=count
+        ) from first.error
+
+    # ------------------------------------------------------------ reports
+
+    def _report(self, queue: PartitionQueue, error: KafkaGroupError, now: float) -> None:
+        self._watch.note(queue.tp, error)
+        problem = Problem(
+            subject=f"writing to {queue.tp}",
+            cause=str(error),
+            advice=_ADVICE,
+            topic=queue.tp.topic,
+        )
+        self._cluster.troubles.failed(queue.tp, now, problem)
+
+    @property
+    def time(self) -> float:
+        """The loop's time, in any thread."""
+        return self._clock()
+
+    def metrics(self, buffered_bytes: int) -> ProducerMetrics:
+        """Return what was written since the start."""
+        return ProducerMetrics(
+            produce=self._meter.read(self._clock()),
+            written_records=self._written_records,
+            written_bytes=self._written_bytes,
+            failed_records=self._failed_records,
+            retried_batches=self._retried_batches,
+            buffered_bytes=buffered_bytes,
+        )
+
+
+def _no_answer(tp: TopicPartition) -> KafkaGroupError:
+    return RemoteProtocolError(f"the broker did not answer for {tp}")
+
+
+def _unknown_broker(node_id: int) -> KafkaGroupError:
+    return BrokerError(5, f"broker {node_id} has left the cluster")
