@@ -27,6 +27,8 @@ SOURCES = (
     "kafkagroup/wire/batch_writing.py",
     "kafkagroup/wire/arrow.py",
     "kafkagroup/wire/arrow_writing.py",
+    "kafkagroup/produce/batch.py",
+    "kafkagroup/produce/accumulator.py",
     "kafkagroup/consume/delivery_permit.py",
     "kafkagroup/consume/progress.py",
     "kafkagroup/consume/acknowledgement.py",
