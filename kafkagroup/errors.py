@@ -711,9 +711,7 @@ class NotWrittenError(KafkaGroupError):
 def _not_written_error(
     tp: TopicPartition, why: KafkaGroupError, maybe: bool, other: bool, count: int
 ) -> NotWrittenError:
-    return NotWrittenError(
-        tp, why, is_maybe_written=maybe, is_of_another_record=other, count=count
-    )
+    return NotWrittenError(tp, why, is_maybe_written=maybe, is_of_another_record=other, count=count)
 
 
 @public

@@ -621,8 +621,8 @@ class ProducerOptions(CommonOptions):
     acks: int = option(
         "Literal['all', 0, 1, -1]",
         "all",
-        'which replicas must have a record: `"all"` that are in sync, `1`, the leader, or `0`, none,'
-        " when the broker sends no response",
+        'which replicas must have a record: `"all"` that are in sync, `1`, the leader, or `0`,'
+        " none, when the broker sends no response",
         has_type=lambda value: isinstance(value, int | str) and not isinstance(value, bool),
         is_valid=lambda value: value in ("all", -1, 0, 1, "-1", "0", "1"),
         convert=lambda value: -1 if value == "all" else int(value),

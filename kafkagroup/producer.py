@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Iterable, Sequence
@@ -20,10 +21,10 @@ from kafkagroup._timestamps import check_timestamp
 from kafkagroup.errors import (
     BufferFullError,
     ClosedError,
-    ConfigurationError,
     ErrorCode,
     KafkaGroupError,
     NotStartedError,
+    NotWrittenError,
     RequestTimeoutError,
     broker_error,
 )
@@ -48,11 +49,15 @@ from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import Headers, RecordMetadata
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from anyio.abc import TaskGroup
 
     from kafkagroup.callbacks import Partitioner, Serializer
 
 __all__ = ["Producer"]
+
+logger = logging.getLogger(__name__)
 
 _MAX_IN_FLIGHT = 5
 
@@ -180,6 +185,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._sender: Sender | None = None
         self._error: Exception | None = None
         """Why the producer accepts no records: it failed."""
+        self._unread: NotWrittenError | None = None
+        """The failures that nobody has awaited, when it is closed."""
         self._accepts = False
         self._thread = 0
         self._accumulator = Accumulator(
@@ -405,37 +412,57 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         if self._sender is None:
             raise NotStartedError("the producer is not started; use `async with` or start()")
 
+    async def stop(self) -> None:
+        """Wait for what was accepted, within the close timeout, and close. A second call does
+        nothing, and so does a call in a process that was forked from the one that started it.
+
+        Raises: NotWrittenError for records that failed, or were not acknowledged in time, unless
+        somebody has awaited them.
+        """
+        await super().stop()
+        self._raise_unread()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await super().__aexit__(exc_type, exc_value, traceback)
+        if exc_value is None:  # which must not be replaced; the failure is logged
+            self._raise_unread()
+
+    def _raise_unread(self) -> None:
+        failure, self._unread = self._unread, None
+        if failure is not None:
+            raise failure
+
     async def _close(self) -> None:
         self._accepts = False
-        sender = self._sender
-        failure: Exception | None = None
+        self._room.made()
         try:
-            if sender is not None and self._error is None:
-                await self._flush_at_close(sender)
-        except KafkaGroupError as error:
-            failure = error
+            if (sender := self._sender) is not None:
+                await self._finish(sender)
         finally:
-            if sender is not None:
-                sender.fail_all(ClosedError("the producer was closed before the acknowledgement"))
-            self._room.made()
             self._feed.close()
-            if self._failure is None:
-                self._failure = failure
-        self._cancel_requests()
-        if self._cluster is not None:
-            await self._cluster.aclose()
+            self._cancel_requests()
+            if self._cluster is not None:
+                await self._cluster.aclose()
 
-    async def _flush_at_close(self, sender: Sender) -> None:
-        """Wait for what was accepted, with a part of the close timeout. Raises: NotWrittenError."""
-        with anyio.move_on_after(self._close_timeout * _FLUSH_FRACTION) as scope:
-            await sender.flush()
-        if not scope.cancelled_caught:
-            return
-        count = sender.fail_all(
-            RequestTimeoutError(f"no acknowledgement within close_timeout={self._close_timeout:g}")
-        )
-        if count:
-            sender.raise_unread()
+    async def _finish(self, sender: Sender) -> None:
+        """Wait for what was accepted, with a part of the close timeout; fail the rest."""
+        timeout = self._close_timeout * _FLUSH_FRACTION
+        try:
+            if self._error is None:
+                with anyio.move_on_after(timeout):
+                    await sender.wait_all()
+        finally:
+            sender.fail_all(RequestTimeoutError(f"no acknowledgement within {timeout:g} s"))
+            try:
+                sender.raise_unread()
+            except NotWrittenError as error:
+                self._unread = error
+                logger.error("%r was closed: %s", self, error)
 
     def _crashed(self, error: Exception) -> None:
         """A background task has failed: nothing would be sent any more."""

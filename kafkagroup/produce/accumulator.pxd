@@ -1,14 +1,10 @@
 # The types of `accumulator` where it is compiled.
 
 cimport cython
-from kafkagroup.produce.batch cimport ProduceBatch
+from kafkagroup.produce.batch cimport ProduceBatch, UnplacedRecords
 
 
 cdef int _RECORD_OVERHEAD
-
-
-cdef class UnplacedRecords(ProduceBatch):
-    cdef public list waiting
 
 
 cdef class Accumulator:

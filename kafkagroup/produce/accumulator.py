@@ -10,26 +10,17 @@ from typing import Any
 
 from kafkagroup.callbacks import Partitioner
 from kafkagroup.errors import BufferFullError, ConfigurationError, KafkaGroupError
-from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.produce.batch import ProduceBatch, UnplacedRecords
 from kafkagroup.produce.identity import Identities
 from kafkagroup.produce.partition_queue import PartitionQueue
 from kafkagroup.produce.topic_queues import TopicQueues
 from kafkagroup.types import Headers, TopicPartition
 from kafkagroup.wire.batch_format import HEADER_SIZE
 
-__all__ = ["Accumulator", "UnplacedRecords"]
+__all__ = ["Accumulator"]
 
 _RECORD_OVERHEAD = 48
 """Bytes that a record counts in addition to key, value and headers: at least what encoding adds."""
-
-
-class UnplacedRecords(ProduceBatch):
-    """The records of a topic whose number of partitions is not known."""
-
-    def __init__(self, topic: str, deadline: float) -> None:
-        super().__init__(TopicPartition(topic, -1), deadline, 0)
-        self.waiting: list[tuple[int | None, bytes | None, bytes | None, Headers, int, int]] = []
-        """Partition, key, value, headers, timestamp and size of each."""
 
 
 class Accumulator:
@@ -105,10 +96,12 @@ class Accumulator:
             queues = self._new_topic(topic)
         batch: ProduceBatch
         if not queues.queues:
-            batch = self._wait_for_partitions(queues, partition, key, value, headers, timestamp, size)
+            batch = self._wait_for_partitions(
+                queues, partition, key, value, headers, timestamp, size
+            )
         else:
             queue = queues.choose(key, size) if partition is None else queues.queue(partition)
-            batch = self._append(queue, key, value, headers, timestamp, size, 0.0)
+            batch = self._append(queue, key, value, headers, timestamp, size, -1.0)
         self.used += size
         return batch
 
@@ -120,19 +113,20 @@ class Accumulator:
         headers: Headers,
         timestamp: int,
         size: int,
-        deadline: float,
+        created_at: float,
     ) -> ProduceBatch:
-        """Add a record to the open batch of a queue, or to a new one. A `deadline` of 0 is that of
-        a new record."""
-        batch: ProduceBatch = queue.open
-        is_new = batch is None
-        if is_new or (batch.count and batch.size + size > self._batch_size):
-            is_new = True
+        """Add a record to the open batch of a queue, or to a new one. `created_at`: when the record
+        was accepted; a negative time is now."""
+        batch = queue.open
+        is_new = batch is None or batch.size + size > self._batch_size
+        if is_new:
             queue.close_open()
-            if not deadline:
-                deadline = self._clock() + self._delivery_timeout
-            batch = ProduceBatch(queue.tp, deadline, timestamp)
+            if created_at < 0:
+                created_at = self._clock()
+            deadline = created_at + self._delivery_timeout
+            batch = ProduceBatch(queue.tp, created_at, deadline, timestamp)
             queue.open = batch
+        assert batch is not None
         batch.append(key, value, timestamp, headers, size)
         if is_new:
             self.on_open(queue)
@@ -151,8 +145,9 @@ class Accumulator:
         unplaced = queues.unplaced
         is_new = unplaced is None
         if unplaced is None:
-            deadline = self._clock() + self._delivery_timeout
-            unplaced = queues.unplaced = UnplacedRecords(queues.name, deadline)
+            now = self._clock()
+            unplaced = UnplacedRecords(queues.name, now, now + self._delivery_timeout)
+            queues.unplaced = unplaced
         unplaced.waiting.append((partition, key, value, tuple(headers), timestamp, size))
         unplaced.count += 1
         unplaced.size += size
@@ -163,16 +158,12 @@ class Accumulator:
     def _new_topic(self, topic: str) -> TopicQueues:
         if not isinstance(topic, str) or not topic:
             raise ConfigurationError(f"topic={topic!r}; expected the name of a topic")
-        queues = TopicQueues(
-            topic, self._new_queue, self._random, self._partitioner, self._clock()
-        )
+        queues = TopicQueues(topic, self._new_queue, self._random, self._partitioner, self._clock())
         self.topics[topic] = queues
         return queues
 
     def _new_queue(self, topic: str, number: int) -> PartitionQueue:
-        return PartitionQueue(
-            TopicPartition(topic, number), self._identities, self._max_in_flight
-        )
+        return PartitionQueue(TopicPartition(topic, number), self._identities, self._max_in_flight)
 
     def place(self, queues: TopicQueues) -> None:
         """Give the records that have waited for the number of partitions their partitions, in their
@@ -188,13 +179,13 @@ class Accumulator:
                 places.append((self._failed(unplaced, error, size), 0))
             else:
                 batch = self._append(
-                    queue, key, value, headers, timestamp, size, unplaced.deadline
+                    queue, key, value, headers, timestamp, size, unplaced.created_at
                 )
                 places.append((batch, batch.count - 1))
         unplaced.move(places)
 
     def _failed(self, unplaced: ProduceBatch, error: Exception, size: int) -> ProduceBatch:
-        batch = ProduceBatch(unplaced.tp, unplaced.deadline, 0)
+        batch = ProduceBatch(unplaced.tp, unplaced.created_at, unplaced.deadline, 0)
         batch.count, batch.size = 1, size
         if not isinstance(error, KafkaGroupError):
             error = ConfigurationError(f"the partitioner failed: {error!r}")

@@ -3,6 +3,7 @@
 
 cdef class ProduceBatch:
     cdef public object tp
+    cdef public double created_at
     cdef public double deadline
     cdef public long long base_timestamp
     cdef public long long max_timestamp
@@ -19,8 +20,13 @@ cdef class ProduceBatch:
     cdef public long long base_offset
     cdef public long long append_time
     cdef public object error
+    cdef public bint is_failure_noted
     cdef public int read_count
     cdef public object moved
     cdef public object waiters
 
     cpdef append(self, object key, object value, long long timestamp, object headers, Py_ssize_t size)
+
+
+cdef class UnplacedRecords(ProduceBatch):
+    cdef public list waiting

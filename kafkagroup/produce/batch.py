@@ -14,7 +14,7 @@ from kafkagroup.wire.batch_format import HEADER_SIZE, TRANSACTIONAL
 from kafkagroup.wire.batch_writing import put_record, seal
 from kafkagroup.wire.compression import Codec, compress
 
-__all__ = ["NO_SEQUENCE", "ProduceBatch", "Waiters"]
+__all__ = ["NO_SEQUENCE", "ProduceBatch", "UnplacedRecords", "Waiters"]
 
 NO_SEQUENCE = -1
 """The sequence number of a batch that has none: it was never sent, or is not idempotent."""
@@ -35,10 +35,13 @@ class ProduceBatch:
     known now.
     """
 
-    def __init__(self, tp: TopicPartition, deadline: float, timestamp: int) -> None:
-        """`deadline`: when its records fail, on the loop's clock; `timestamp`: of its first
-        record."""
+    def __init__(
+        self, tp: TopicPartition, created_at: float, deadline: float, timestamp: int
+    ) -> None:
+        """`created_at` and `deadline`, when its records fail, are on the loop's clock; `timestamp`
+        is that of its first record."""
         self.tp = tp
+        self.created_at = created_at
         self.deadline = deadline
         self.base_timestamp = timestamp
         self.max_timestamp = timestamp
@@ -61,6 +64,8 @@ class ProduceBatch:
         self.append_time = -1
         """The timestamp that the broker gave the records, in ms; -1 if they keep their own."""
         self.error: KafkaGroupError | None = None
+        self.is_failure_noted = False
+        """Whether the failure is counted, and kept for those who have not read it."""
         self.read_count = 0
         """The number of records whose outcome somebody has asked for."""
         self.moved: Sequence[tuple[ProduceBatch, int]] | None = None
@@ -71,9 +76,7 @@ class ProduceBatch:
         self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int
     ) -> None:
         """Add a record, which counts `size` bytes."""
-        put_record(
-            self.records, self.count, timestamp - self.base_timestamp, key, value, headers
-        )
+        put_record(self.records, self.count, timestamp - self.base_timestamp, key, value, headers)
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
         self.count += 1
@@ -139,3 +142,12 @@ class ProduceBatch:
         return NotWrittenError(
             self.tp, error, is_maybe_written=self.is_maybe_written, is_of_another_record=is_other
         )
+
+
+class UnplacedRecords(ProduceBatch):
+    """The records of a topic whose number of partitions is not known."""
+
+    def __init__(self, topic: str, created_at: float, deadline: float) -> None:
+        super().__init__(TopicPartition(topic, -1), created_at, deadline, 0)
+        self.waiting: list[tuple[int | None, bytes | None, bytes | None, Headers, int, int]] = []
+        """Partition, key, value, headers, timestamp and size of each."""

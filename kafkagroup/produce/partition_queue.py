@@ -3,8 +3,8 @@ becomes of them.
 
 The rules of idempotence, with N the most batches in flight:
 
-- A batch gets its sequence number when it is first sent, and keeps it, with its bytes, id and epoch,
-  as long as it may have been written.
+- A batch gets its sequence number when it is first sent, and keeps it, with its bytes, id and
+  epoch, as long as it may have been written.
 - One batch is in flight until the leader has acknowledged one under this id and epoch: brokers from
   2.5 on accept any first number of a producer that they do not know (KAFKA-15591). After that N.
 - What was not acknowledged is sent again one batch at a time, the lowest number first.
@@ -253,9 +253,6 @@ class PartitionQueue:
         """The batch was too large: these are sent instead, and use its numbers."""
         self.in_flight.remove(batch)
         self.retry_at = max(self.retry_at, at)
-        if batch.has_ended:
-            self._drop(batch)
-            return
         sequence = batch.base_sequence
         for half in halves:
             if sequence != NO_SEQUENCE:

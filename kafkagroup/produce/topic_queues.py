@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from kafkagroup.callbacks import Partitioner
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.produce.batch import UnplacedRecords
 from kafkagroup.produce.partition_queue import PartitionQueue
 from kafkagroup.wire.murmur2 import partition_of
 
@@ -52,7 +52,7 @@ class TopicQueues:
         """By partition number; empty as long as the number of partitions is not known."""
         self.available: Sequence[int] = ()
         """The partitions that have a leader; empty for none, when any is chosen."""
-        self.unplaced: ProduceBatch | None = None
+        self.unplaced: UnplacedRecords | None = None
         """The records that wait for the number of partitions."""
         self.used_at = now
         """When a record was last added."""

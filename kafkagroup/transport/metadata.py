@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kafkagroup._public import public
@@ -10,6 +11,9 @@ from kafkagroup._values import evolve, field, frozen
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 from kafkagroup.wire.messages.metadata import MetadataResponse
+
+if TYPE_CHECKING:
+    from kafkagroup.wire.messages import produce
 
 __all__ = [
     "ClusterMetadata",
@@ -112,16 +116,21 @@ def nodes_of(response: MetadataResponse) -> dict[int, Node]:
 
 
 class NamedLeaders:
-    """The new leaders that one fetch response names, with their addresses (KIP-951). They are
+    """The new leaders that one fetch or produce response names, with their addresses (KIP-951). They are
     applied together: each change of the metadata copies whole topics."""
 
-    def __init__(self, endpoints: Iterable[NodeEndpoint]) -> None:
+    def __init__(self, endpoints: Iterable[NodeEndpoint | produce.NodeEndpoint]) -> None:
         self._endpoints = {e.node_id: e for e in endpoints}
         self._nodes: dict[int, Node] = {}
         """Those of the endpoints that lead a partition: nothing needs the others."""
         self._partitions: dict[str, dict[int, PartitionMetadata]] = {}
 
-    def add(self, known: ClusterMetadata, tp: TopicPartition, leader: LeaderIdAndEpoch) -> bool:
+    def add(
+        self,
+        known: ClusterMetadata,
+        tp: TopicPartition,
+        leader: LeaderIdAndEpoch | produce.LeaderIdAndEpoch,
+    ) -> bool:
         """Note the leader of a partition; return False if its epoch is not newer than what is
         known, or its address is unknown."""
         before, node_id, epoch = known.leader(tp), leader.leader_id, leader.leader_epoch

@@ -51,9 +51,7 @@ class ProducerIds:
     async def _request(self) -> None:
         pauses = RetryBackoff(self._cluster.options)
         # Without transactions the timeout has no meaning.
-        request = InitProducerIdRequest(
-            transactional_id=None, transaction_timeout_ms=MAX_INT32
-        )
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=MAX_INT32)
         while not self._identities.is_known:
             try:
                 response = await self._cluster.request_any(request)

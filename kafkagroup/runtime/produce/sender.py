@@ -64,6 +64,9 @@ _MAX_UNREAD = 1_000
 
 _CONNECTION = "produce"
 
+_HIGHEST_VERSION = 12
+"""Of Produce: later ones name topics by id."""
+
 _ADVICE = "check the brokers that lead the partition, its replicas, and what this client may write"
 
 Spawn = Callable[[Callable[[], Awaitable[None]], str], None]
@@ -131,11 +134,12 @@ class Sender:
     # ------------------------------------------------------------ from the accumulator
 
     def _opened(self, queue: PartitionQueue) -> None:
-        now = anyio.current_time()
-        self._accumulator.topics[queue.tp.topic].used_at = now
+        assert queue.open is not None
+        self._accumulator.topics[queue.tp.topic].used_at = anyio.current_time()
         self._set_expiry(queue)
         if self._linger and not queue.closed:
-            self._alarms.set(now + self._linger, partial(self.look, queue))
+            due_at = queue.open.created_at + self._linger
+            self._alarms.set(due_at, partial(self.look, queue))
         else:
             self.look(queue)
 
@@ -179,9 +183,6 @@ class Sender:
 
     # ------------------------------------------------------------ requests
 
-    def _is_due(self, batch: ProduceBatch, now: float) -> bool:
-        return batch.deadline - self._delivery_timeout + self._linger <= now
-
     def _take(self, node_id: int, ready: OrderedDict[PartitionQueue, None]) -> Taken:
         """Take the batches of the next request to a broker from the queues that are ready."""
         taken: list[tuple[PartitionQueue, ProduceBatch]] = []
@@ -206,7 +207,11 @@ class Sender:
             self.look(queue)  # another broker's now
             return None
         queue.follow(node_id, self._cluster.metadata.topics[queue.tp.topic].topic_id)
-        if not queue.closed and queue.open is not None and self._is_due(queue.open, now):
+        if (
+            queue.open is not None
+            and not queue.closed
+            and queue.open.created_at + self._linger <= now
+        ):
             queue.close_open()
         batch = queue.next(now)
         if batch is None:
@@ -232,13 +237,15 @@ class Sender:
             request = await self._request_of(taken)
             broker = self._cluster.broker(self._cluster.metadata.nodes[node_id])
             if self._acks == 0:
-                await broker.send_only(request, connection_id=_CONNECTION, on_sent=sent)
+                await broker.send_only(
+                    request, connection_id=_CONNECTION, highest=_HIGHEST_VERSION, on_sent=sent
+                )
                 self._assume_written(taken)
                 return
             response = await broker.request(
                 request,
                 connection_id=_CONNECTION,
-                highest=12,  # later versions name topics by id
+                highest=_HIGHEST_VERSION,
                 on_sent=sent,
             )
         except (*RETRIED_ERRORS, KeyError) as error:
@@ -311,9 +318,7 @@ class Sender:
 
     def _handle(self, taken: Taken, response: ProduceResponse) -> None:
         now = anyio.current_time()
-        leaders = named_leaders(
-            self._cluster.metadata, response, (queue.tp for queue, _ in taken)
-        )
+        leaders = named_leaders(self._cluster.metadata, response, (queue.tp for queue, _ in taken))
         if leaders is not None:
             self._cluster.apply_leaders(leaders)
         parts = by_partition(response)
@@ -355,7 +360,7 @@ class Sender:
                 self._report(queue, error, now)
             case ProduceAction.DUPLICATE if batch.is_maybe_written:
                 self._acknowledged(queue, batch, -1, -1, now)
-            case (ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH) if self._ids is not None:
+            case ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH if self._ids is not None:
                 queue.needs_new_epoch(batch, at)
                 self._report(queue, error, now)
             case ProduceAction.SPLIT if batch.count > 1 and not batch.has_ended:
@@ -405,17 +410,18 @@ class Sender:
     # ------------------------------------------------------------ ends
 
     def _note_end(self, batch: ProduceBatch) -> None:
-        """Release the memory of a batch that nothing sends any more, and keep its failure until
-        somebody has read it."""
-        if batch.moved is not None:
-            return
-        if batch.error is not None and batch.size:
-            self._failed_records += batch.count
-            self._keep_unread(batch)
-        self._accumulator.release(batch)
-        self.on_room()
+        """Release the memory of a batch that nothing sends any more."""
+        if batch.moved is None:
+            self._note_failure(batch)
+            self._accumulator.release(batch)
+            self.on_room()
 
-    def _keep_unread(self, batch: ProduceBatch) -> None:
+    def _note_failure(self, batch: ProduceBatch) -> None:
+        """Keep the failure of a batch until somebody has read it."""
+        if batch.error is None or batch.is_failure_noted:
+            return
+        batch.is_failure_noted = True
+        self._failed_records += batch.count
         if len(self._unread) >= _MAX_UNREAD:
             oldest = self._unread.popleft()
             self._unread_count += oldest.count - oldest.read_count
@@ -441,7 +447,9 @@ class Sender:
         now = anyio.current_time()
         if isinstance(of, PartitionQueue):
             for batch in of.expire(now, self._timeout(of.tp)):
-                if batch not in of.in_flight:  # else its memory is still in use
+                if batch in of.in_flight:  # its memory is still in use
+                    self._note_failure(batch)
+                else:
                     self._note_end(batch)
             self.look(of)
         elif (unplaced := of.unplaced) is not None and unplaced.deadline <= now:
@@ -470,8 +478,12 @@ class Sender:
         return count
 
     async def flush(self) -> None:
-        """Wait until all records that were accepted so far have ended. Raises: NotWrittenError for
-        failures that nobody has read."""
+        """As `wait_all`. Raises: NotWrittenError for failures that nobody has read."""
+        await self.wait_all()
+        self.raise_unread()
+
+    async def wait_all(self) -> None:
+        """Wait until all records that were accepted so far have ended."""
         pending = deque(self._accumulator.unfinished())
         seen = set(pending)
         while pending:
@@ -483,12 +495,6 @@ class Sender:
                     seen.add(other)
                     pending.append(other)
                     self._push(other)
-        self.raise_unread()
-
-    def push_all(self) -> None:
-        """Send what lingers."""
-        for batch in self._accumulator.unfinished():
-            self._push(batch)
 
     def _push(self, batch: ProduceBatch) -> None:
         """Send the batch although it may take more records."""

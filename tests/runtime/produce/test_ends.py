@@ -1,0 +1,342 @@
+"""Each accepted record ends once, whatever dies, splits, is cancelled or closed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import anyio
+import attrs
+import pytest
+from runtime.produce.logs import SERVERS, cluster, values
+
+from kafkagroup import Producer
+from kafkagroup.errors import (
+    BrokerError,
+    BufferFullError,
+    ClosedError,
+    ConfigurationError,
+    ErrorCode,
+    NotStartedError,
+    NotWrittenError,
+)
+from kafkagroup.testing.embedded import Change, Delay, Swallow
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+pytestmark = pytest.mark.anyio
+
+TP = TopicPartition("t", 0)
+
+
+async def test_flush_waits_for_halves_of_halves() -> None:
+    """KAFKA-19479."""
+    async with cluster(topics={}) as kafka, Producer(**SERVERS, batch_size=16_384) as producer:
+        kafka.create_topic("t", configs={"max.message.bytes": "2048"})
+        kafka.fail(ProduceRequest, Delay(0.3), times=None)
+        data = [b"%2d" % n + bytes(498) for n in range(30)]
+        futures = [producer.send_nowait("t", one) for one in data]
+        await producer.flush()
+        assert [(await future).offset for future in futures] == list(range(30))
+        assert await values(kafka, "t") == data
+
+
+async def test_flush_raises_what_nobody_has_read_once() -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, ErrorCode.INVALID_RECORD, partition=TP)
+        futures = [producer.send_nowait("t", b"") for _ in range(3)]
+        with pytest.raises(NotWrittenError, match="INVALID_RECORD"):
+            await futures[1]
+        with pytest.raises(NotWrittenError, match="2 records were not written") as raised:
+            await producer.flush()
+        assert raised.value.count == 2
+        await producer.flush()
+
+
+async def test_a_single_record_that_is_too_large_fails_alone() -> None:
+    async with cluster(topics={}) as kafka, Producer(**SERVERS) as producer:
+        kafka.create_topic("t", configs={"max.message.bytes": "1000"})
+        futures = [producer.send_nowait("t", bytes(size)) for size in (10, 2000, 20)]
+        with pytest.raises(NotWrittenError, match="MESSAGE_TOO_LARGE"):
+            await futures[1]
+        assert (await futures[0]).offset == 0
+        assert (await futures[2]).offset == 1
+        assert [len(one or b"") for one in await values(kafka, "t")] == [10, 20]
+
+
+async def test_the_close_raises_what_nobody_has_read() -> None:
+    with pytest.raises(NotWrittenError, match="INVALID_RECORD"):
+        async with cluster() as kafka, Producer(**SERVERS) as producer:
+            await producer.send("t", b"first")
+            kafka.fail(ProduceRequest, ErrorCode.INVALID_RECORD, partition=TP)
+            producer.send_nowait("t", b"")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_stop_raises_what_nobody_has_read_once() -> None:
+    async with cluster() as kafka:
+        producer = Producer(**SERVERS)
+        await producer.start()
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, ErrorCode.INVALID_RECORD, partition=TP)
+        producer.send_nowait("t", b"")
+        with pytest.raises(NotWrittenError, match="INVALID_RECORD"):
+            await producer.stop()
+        await producer.stop()
+
+
+async def test_an_error_of_the_block_is_not_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(LookupError):
+        async with cluster() as kafka, Producer(**SERVERS) as producer:
+            await producer.send("t", b"first")
+            kafka.fail(ProduceRequest, ErrorCode.INVALID_RECORD, partition=TP)
+            producer.send_nowait("t", b"")
+            raise LookupError
+    assert "INVALID_RECORD" in caplog.text
+
+
+async def test_the_close_waits_for_what_was_accepted() -> None:
+    async with cluster() as kafka:
+        async with Producer(**SERVERS, linger_ms=60_000) as producer:
+            for n in range(10):
+                producer.send_nowait("t", b"%d" % n)
+        assert kafka.log_end("t", 0) == 10
+
+
+async def test_the_close_is_bounded_and_says_what_is_not_written() -> None:
+    async with cluster() as kafka:
+        began = 0.0
+        with pytest.raises(NotWrittenError, match="10 records may have been written") as raised:
+            async with Producer(**SERVERS, close_timeout=5.0) as producer:
+                await producer.send("t", b"first")
+                kafka.fail(ProduceRequest, Swallow(), times=None)
+                began = anyio.current_time()
+                for _ in range(10):
+                    producer.send_nowait("t", b"")
+        assert raised.value.count == 10
+        assert anyio.current_time() - began <= 5.1
+
+
+async def test_dead_brokers_end_with_the_delivery_timeout() -> None:
+    """aiokafka#1101."""
+    async with cluster() as kafka:
+        producer = Producer(**SERVERS, delivery_timeout_ms=1_000, close_timeout=2.0)
+        async with producer:
+            await producer.send("t", b"first")
+            kafka.kill(1)
+            began = anyio.current_time()
+            with pytest.raises(NotWrittenError, match="delivery_timeout_ms=1000"):
+                await producer.send("t", b"")
+            assert anyio.current_time() - began == pytest.approx(1.0, abs=0.1)
+        assert producer.metrics().buffered_bytes == 0
+
+
+async def test_an_odd_response_is_survived() -> None:
+    """aiokafka#1098."""
+
+    def edited(response: ProduceResponse) -> ProduceResponse:
+        (topic,) = response.responses
+        unasked = TopicProduceResponse(
+            name="other",
+            partition_responses=(PartitionProduceResponse(index=5, error_code=0, base_offset=1),),
+        )
+        twice = attrs.evolve(topic, partition_responses=topic.partition_responses * 2)
+        return attrs.evolve(response, responses=(unasked, twice))
+
+    def empty(response: ProduceResponse) -> ProduceResponse:
+        return attrs.evolve(response, responses=())
+
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, Change(edited))
+        assert (await producer.send("t", b"second")).offset == 1
+        kafka.fail(ProduceRequest, Change(empty))
+        assert (await producer.send("t", b"third")).offset == 2
+        assert await values(kafka, "t") == [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_tasks_cancelled_from_outside_are_noticed() -> None:
+    """aiokafka#1039."""
+    async with cluster() as kafka:
+        producer = Producer(**SERVERS, close_timeout=1.0)
+        await producer.start()
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, Swallow(), times=None)
+        future = producer.send_nowait("t", b"")
+        await anyio.sleep(0.1)
+        own = asyncio.current_task()
+        for task in asyncio.all_tasks():
+            if task is not own and task.get_name().startswith("kafkagroup "):
+                task.cancel()
+        with pytest.raises(NotWrittenError):
+            await future
+        with pytest.raises(ClosedError):
+            await producer.send("t", b"")
+        assert not producer.health()
+        await producer.stop()
+
+
+async def test_a_cancelled_send_withdraws_nothing() -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, Delay(1.0))
+        with anyio.move_on_after(0.5) as scope:
+            await producer.send("t", b"second")
+        assert scope.cancelled_caught
+        await producer.flush()
+        assert await values(kafka, "t") == [b"first", b"second"]
+
+
+async def test_memory_counts_until_the_end() -> None:
+    """sarama#3026."""
+    async with cluster() as kafka, Producer(**SERVERS, buffer_memory=100_000) as producer:
+        await producer.send("t", b"first")
+        swallowed = kafka.fail(ProduceRequest, Swallow(), times=None)
+        accepted = 0
+        with pytest.raises(BufferFullError, match="buffer_memory=100000"):
+            while True:
+                producer.send_nowait("t", bytes(1_000))
+                accepted += 1
+        assert 90 < accepted < 100
+        await anyio.sleep(50)
+        with pytest.raises(BufferFullError):
+            producer.send_nowait("t", bytes(1_000))
+        swallowed.stop()
+        await producer.ready()
+        await producer.flush()
+        assert producer.metrics().buffered_bytes == 0
+        assert kafka.log_end("t", 0) == accepted + 1
+
+
+async def test_send_waits_for_room() -> None:
+    async with cluster() as kafka, Producer(**SERVERS, buffer_memory=10_000) as producer:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(100):
+                tasks.start_soon(producer.send, "t", bytes(1_000))
+        await producer.send_many("t", [bytes(1_000)] * 100)
+        assert kafka.log_end("t", 0) == 200
+
+
+async def test_without_room_send_fails_after_the_delivery_timeout() -> None:
+    async with cluster() as kafka:
+        kafka.fail(ProduceRequest, Swallow(), times=None)
+        with pytest.raises(NotWrittenError):
+            async with Producer(
+                **SERVERS, buffer_memory=2_000, delivery_timeout_ms=50_000, close_timeout=1.0
+            ) as producer:
+                producer.send_nowait("t", bytes(1_500))
+                await anyio.sleep(1)
+                with pytest.raises(BufferFullError):
+                    with anyio.fail_after(60):
+                        await producer.send("t", bytes(1_900))
+
+
+async def test_records_wait_for_their_topic_in_order() -> None:
+    async with cluster(topics={}) as kafka, Producer(**SERVERS) as producer:
+        futures = [producer.send_nowait("late", b"%d" % n, partition=0) for n in range(5)]
+        with pytest.raises(BrokerError):
+            await producer.partition_count("late")
+        await anyio.sleep(3)
+        assert not any(future.done() for future in futures)
+        kafka.create_topic("late", 1)
+        assert [(await future).offset for future in futures] == list(range(5))
+        assert await values(kafka, "late") == [b"%d" % n for n in range(5)]
+
+
+async def test_an_unknown_topic_is_named_at_the_end() -> None:
+    async with cluster(topics={}), Producer(**SERVERS, delivery_timeout_ms=2_000) as producer:
+        with pytest.raises(NotWrittenError, match=r"topic nope: .*UNKNOWN_TOPIC_OR_PARTITION"):
+            await producer.send("nope", b"")
+
+
+async def test_a_partition_that_does_not_exist_is_refused() -> None:
+    async with cluster(topics={"t": 2}), Producer(**SERVERS) as producer:
+        with pytest.raises(NotWrittenError, match="partitions 0 to 1"):
+            await producer.send("t", b"", partition=2)  # the topic was not known yet
+        with pytest.raises(ConfigurationError, match="partitions 0 to 1"):
+            await producer.send("t", b"", partition=2)
+        with pytest.raises(ConfigurationError, match="partition=-1"):
+            producer.send_nowait("t", b"", partition=-1)
+
+
+async def test_a_deleted_topic_is_not_brought_back() -> None:
+    """KAFKA-5789."""
+    async with (
+        cluster() as kafka,
+        Producer(**SERVERS, metadata_max_age_ms=500, delivery_timeout_ms=3_000) as producer,
+    ):
+        await producer.send("t", b"")
+        kafka.delete_topic("t")
+        seen: list[MetadataRequest] = []
+        kafka.fail(MetadataRequest, Swallow(), when=lambda request: bool(seen.append(request)))
+        with pytest.raises(NotWrittenError):
+            await producer.send("t", b"")
+        assert not any(request.allow_auto_topic_creation for request in seen)
+
+
+async def test_wrong_input_is_named() -> None:
+    async with cluster(), Producer(**SERVERS, max_request_size=1_000) as producer:
+        text: object = "text"
+        with pytest.raises(ConfigurationError, match=r"the value is of type str.*value_serializer"):
+            await producer.send("t", text)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="the key is of type int"):
+            producer.send_nowait("t", b"", key=5)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="max_request_size=1000"):
+            await producer.send("t", bytes(1_000))
+        with pytest.raises(ConfigurationError, match="headers"):
+            await producer.send("t", b"", headers=[("a", 5)])  # type: ignore[list-item]
+        with pytest.raises(ConfigurationError, match="timestamp"):
+            await producer.send("t", b"", timestamp=-5)
+        with pytest.raises(ConfigurationError, match="topic"):
+            await producer.send("", b"")
+    with pytest.raises(ClosedError):
+        await producer.send("t", b"")
+    with pytest.raises(ClosedError):
+        producer.send_nowait("t", b"")
+    with pytest.raises(NotStartedError):
+        Producer(**SERVERS).send_nowait("t", b"")
+
+
+async def test_serializers_plain_and_async() -> None:
+    async def encode(value: str) -> bytes:
+        await anyio.sleep(0.01)
+        return value.encode()
+
+    async with cluster() as kafka:
+        async with Producer(**SERVERS, value_serializer=encode, key_serializer=str.encode) as p:
+            await p.send("t", "a", key="k")
+            with pytest.raises(ConfigurationError, match="value_serializer is a coroutine"):
+                p.send_nowait("t", "b")
+        async with Producer(**SERVERS, value_serializer=str.encode) as q:
+            await q.send_nowait("t", "c")
+        assert await values(kafka, "t") == [b"a", b"c"]
+    gc.collect()
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all"])
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_without_idempotence(acks: object, codec: str) -> None:
+    async with cluster(topics={"t": 3}) as kafka:
+        async with Producer(
+            **SERVERS,
+            acks=acks,  # type: ignore[arg-type]
+            enable_idempotence=False,
+            compression_type=codec,  # type: ignore[arg-type]
+            batch_size=2_000,
+        ) as producer:
+            futures = [
+                producer.send_nowait("t", b"%d" % n, partition=1, headers=(("h", b"v"),))
+                for n in range(100)
+            ]
+            offsets = [(await future).offset for future in futures]
+        await anyio.sleep(1)
+        assert offsets == ([-1] * 100 if acks == 0 else list(range(100)))
+        assert await values(kafka, "t", 1) == [b"%d" % n for n in range(100)]

@@ -1,0 +1,188 @@
+"""Each accepted record is in the log once and in order, whatever becomes of requests and
+responses."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from runtime.produce.logs import SERVERS, cluster, values
+
+from kafkagroup import Producer
+from kafkagroup.errors import ErrorCode, NotWrittenError
+from kafkagroup.runtime.produce.record_future import RecordFuture
+from kafkagroup.testing.embedded import BrokerSettings, Change, Close, Delay, Late
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.produce import ProduceRequest
+
+pytestmark = pytest.mark.anyio
+
+TP = TopicPartition("t", 0)
+
+
+def texts(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % n for n in range(start, start + count)]
+
+
+def send_all(producer: Producer, data: list[bytes], partition: int = 0) -> list[RecordFuture]:
+    return [producer.send_nowait("t", one, partition=partition) for one in data]
+
+
+async def test_concurrent_sends_have_offsets_of_their_own() -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        offsets: dict[int, bytes] = {}
+
+        async def send(data: bytes) -> None:
+            offsets[(await producer.send("t", data)).offset] = data
+
+        async with anyio.create_task_group() as tasks:
+            for data in texts(100):
+                tasks.start_soon(send, data)
+        assert sorted(offsets) == list(range(100))
+        assert await values(kafka, "t") == [offsets[n] for n in range(100)]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS])
+async def test_no_batch_overtakes_the_first_one(code: ErrorCode) -> None:
+    """Brokers up to 4.4 take any first number of a producer (KAFKA-15591)."""
+    settings = BrokerSettings(any_first_sequence=True)
+    async with (
+        cluster(settings=settings) as kafka,
+        Producer(**SERVERS, batch_size=100) as producer,
+    ):
+        kafka.fail(ProduceRequest, code, partition=TP)
+        futures = send_all(producer, texts(30))
+        await producer.flush()
+        assert [(await future).offset for future in futures] == list(range(30))
+        assert await values(kafka, "t") == texts(30)
+
+
+async def test_several_batches_are_in_flight_once_one_was_acknowledged() -> None:
+    async with cluster() as kafka, Producer(**SERVERS, batch_size=1) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, Delay(1.0))
+        began = anyio.current_time()
+        send_all(producer, texts(12))
+        await producer.flush()
+        assert anyio.current_time() - began < 1.5
+        assert await values(kafka, "t") == [b"first", *texts(12)]
+
+
+@pytest.mark.parametrize("action", [Close(), Close(before=True), Late(0.5)])
+async def test_a_lost_response_duplicates_nothing(action: object) -> None:
+    async with cluster() as kafka, Producer(**SERVERS, batch_size=100) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, action, times=3)  # type: ignore[arg-type]
+        send_all(producer, texts(30))
+        await producer.flush()
+        await anyio.sleep(2)  # what was late has arrived
+        assert await values(kafka, "t") == [b"first", *texts(30)]
+
+
+async def test_another_partitions_new_epoch_does_not_duplicate() -> None:
+    """librdkafka#4953."""
+    async with cluster(2, topics={"t": 2}) as kafka, Producer(**SERVERS) as producer:
+        kafka.move_leader("t", 0, 1)
+        kafka.move_leader("t", 1, 2)
+        for partition in (0, 1):
+            await producer.send("t", b"first", partition=partition)
+        kafka.fail(ProduceRequest, Close(), node_id=2)
+        kafka.fail(ProduceRequest, Delay(1.0), node_id=2)
+        kafka.fail(ProduceRequest, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, partition=TP)
+        send_all(producer, texts(3), 0)
+        send_all(producer, texts(3), 1)
+        await producer.flush()
+        send_all(producer, texts(3, 3), 1)
+        await producer.flush()
+        assert await values(kafka, "t", 0) == [b"first", *texts(3)]
+        assert await values(kafka, "t", 1) == [b"first", *texts(6)]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT]
+)
+async def test_what_may_have_been_written_keeps_its_numbers(code: ErrorCode) -> None:
+    """franz-go#1217."""
+    async with (
+        cluster() as kafka,
+        Producer(**SERVERS, delivery_timeout_ms=1_000) as producer,
+    ):
+        await producer.send("t", b"first")
+        written = kafka.fail(ProduceRequest, code, partition=TP, executed=True)
+        future = producer.send_nowait("t", b"unknown")
+        await anyio.sleep(0.05)
+        assert written.hits == 1
+        refused = kafka.fail(
+            ProduceRequest, ErrorCode.NOT_LEADER_OR_FOLLOWER, partition=TP, times=None
+        )
+        with pytest.raises(NotWrittenError) as raised:
+            await future
+        assert raised.value.is_maybe_written
+        assert "may have been written" in str(raised.value)
+        refused.stop()
+        found = [await producer.send("t", data) for data in texts(3)]
+        logged = await values(kafka, "t")
+        assert logged == [b"first", b"unknown", *texts(3)]
+        assert [logged[one.offset] for one in found] == texts(3)
+
+
+async def test_what_was_never_sent_uses_no_number() -> None:
+    """sarama#1661, aiokafka#1017."""
+    async with (
+        cluster() as kafka,
+        Producer(**SERVERS, delivery_timeout_ms=1_000) as producer,
+    ):
+        await producer.send("t", b"first")
+        kafka.kill(1)
+        futures = send_all(producer, texts(10))
+        for future in futures:
+            with pytest.raises(NotWrittenError):
+                await future
+        kafka.restart(1)
+        for data in texts(10, 10):
+            await producer.send("t", data)
+        assert await values(kafka, "t") == [b"first", *texts(10, 10)]
+
+
+async def test_metadata_that_says_less_changes_no_number() -> None:
+    """librdkafka#3712."""
+
+    def without_topics(response: object) -> object:
+        import attrs
+
+        return attrs.evolve(response, topics=())  # type: ignore[type-var]
+
+    async with (
+        cluster(2, topics={"t": 2}) as kafka,
+        Producer(**SERVERS, metadata_max_age_ms=1_000) as producer,
+    ):
+        for data in texts(10):
+            await producer.send("t", data, partition=1)
+        kafka.fail(MetadataRequest, Change(without_topics), times=2)
+        await anyio.sleep(5)
+        for data in texts(10, 10):
+            await producer.send("t", data, partition=1)
+        assert await values(kafka, "t", 1) == texts(20)
+
+
+async def test_a_batch_refused_for_good_does_not_stop_those_behind_it() -> None:
+    async with cluster() as kafka, Producer(**SERVERS, batch_size=1) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, ErrorCode.INVALID_RECORD, partition=TP)
+        futures = send_all(producer, texts(5))
+        with pytest.raises(NotWrittenError, match="INVALID_RECORD"):
+            await futures[0]
+        await producer.flush()
+        assert await values(kafka, "t") == [b"first", *texts(4, 1)]
+
+
+async def test_a_moved_leader_is_followed() -> None:
+    async with cluster(2) as kafka, Producer(**SERVERS, batch_size=40) as producer:
+        for n in range(6):
+            send_all(producer, texts(20, 20 * n))
+            kafka.move_leader("t", 0, n % 2 + 1)
+        await producer.flush()
+        assert await values(kafka, "t") == texts(120)
+        kafka.kill(kafka.leader("t", 0))
+        await producer.send("t", b"last")
+        assert (await values(kafka, "t"))[-1] == b"last"
