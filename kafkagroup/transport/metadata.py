@@ -116,8 +116,8 @@ def nodes_of(response: MetadataResponse) -> dict[int, Node]:
 
 
 class NamedLeaders:
-    """The new leaders that a fetch or produce response names, with their addresses (KIP-951). They are
-    applied together: each change of the metadata copies whole topics."""
+    """The new leaders that a fetch or produce response names, with their addresses (KIP-951). They
+    are applied together: each change of the metadata copies whole topics."""
 
     def __init__(self, endpoints: Iterable[NodeEndpoint | produce.NodeEndpoint]) -> None:
         self._endpoints = {e.node_id: e for e in endpoints}
