@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import CO_COROUTINE, CO_VARARGS, CO_VARKEYWORDS, unwrap
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 __all__ = ["Explained", "explains_unknown_keywords"]
 
@@ -21,12 +21,16 @@ class Explained:
 
     __slots__ = ()
 
+    _hot_methods: ClassVar[frozenset[str]] = frozenset()
+    """The methods that run for each record: even a call of another function would cost too much.
+    Their errors for an unknown keyword are Python's own."""
+
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
         # An application's methods, in its own subclass, stay as they are.
         if cls.__module__.startswith("kafkagroup."):
             for name, method in tuple(vars(cls).items()):
-                if _is_public_method(name, method):
+                if _is_public_method(name, method) and name not in cls._hot_methods:
                     setattr(cls, name, explains_unknown_keywords(method))
 
     if not TYPE_CHECKING:  # a type checker would accept every name

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from threading import get_ident
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -43,7 +43,6 @@ from kafkagroup.runtime.produce.sender import Sender
 from kafkagroup.runtime.produce.serializing import Serializing
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import parse_servers
-from kafkagroup.transport.origin import Origin
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import Headers, RecordMetadata
@@ -74,6 +73,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     Also `await start()` and `await stop()` on asyncio, and `nursery.start(producer.run)` on trio.
     """
+
+    _hot_methods = frozenset(("send_nowait",))
 
     @explains_unknown_options
     @takes_options(ProducerOptions)
@@ -187,8 +188,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Why the producer accepts no records: it failed."""
         self._unread: NotWrittenError | None = None
         """The failures that nobody has awaited, when it is closed."""
-        self._accepts = False
-        self._thread = 0
+        self._has_serializers = bool(options.key_serializer or options.value_serializer)
+        self._accepting_thread: int | None = None
+        """The thread of the loop, while the producer accepts records; else None."""
         self._accumulator = Accumulator(
             batch_size=options.batch_size,
             max_request_size=options.max_request_size,
@@ -201,10 +203,6 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             random=random.random,
         )
         self._room = Room(self._accumulator)
-
-    def _bind(self, origin: Origin) -> None:
-        super()._bind(origin)
-        self._thread = get_ident()
 
     async def _open(self, tasks: TaskGroup) -> None:
         options = self._options
@@ -225,7 +223,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         )
         self._sender.on_room = self._room.made
         self._sender.start()
-        self._accepts = True
+        self._accepting_thread = get_ident()
 
     # ------------------------------------------------------------ records
 
@@ -284,16 +282,18 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         Raises: BufferFullError while `buffer_memory` is used up; ConfigurationError as `send`, and
         for a coroutine function as serializer; what a serializer raises; ClosedError.
         """
-        if not self._accepts or self._thread != get_ident():
+        if self._accepting_thread != get_ident():
             self._check_open()
-        return self._add(
-            topic,
-            partition,
-            self._keys.encoded_now(key),
-            self._values.encoded_now(value),
-            headers,
-            timestamp,
-        )
+        if self._has_serializers:
+            encoded_key, encoded_value = self._keys.encoded_now(key), self._values.encoded_now(value)
+            return self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
+        # As `_add`, without the call.
+        if timestamp is None:
+            timestamp = time_ns() // 1_000_000
+        else:
+            check_timestamp(timestamp)
+        batch = self._accumulator.add(topic, partition, key, value, headers, timestamp)
+        return RecordFuture(batch, batch.count - 1, timestamp)
 
     async def send_many(
         self,
@@ -331,14 +331,15 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         timestamp: int | None,
     ) -> RecordFuture:
         if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
+            timestamp = time_ns() // 1_000_000
         else:
             check_timestamp(timestamp)
         batch = self._accumulator.add(topic, partition, key, value, headers, timestamp)
         return RecordFuture(batch, batch.count - 1, timestamp)
 
     async def ready(self) -> None:
-        """Wait until there is room for another record. Raises: ClosedError."""
+        """Wait until there is room for a record of any size, up to `max_request_size` or half of
+        `buffer_memory`. Raises: ClosedError."""
         self._check_open()
         with self._until_stopped():
             await self._room.wait_any()
@@ -438,7 +439,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             raise failure
 
     async def _close(self) -> None:
-        self._accepts = False
+        self._accepting_thread = None
         self._room.made()
         try:
             if (sender := self._sender) is not None:
@@ -468,7 +469,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """A background task has failed: nothing would be sent any more."""
         if self._error is not None or self.closed:
             return
-        self._error, self._accepts = error, False
+        self._error, self._accepting_thread = error, None
         if self._sender is not None:
             self._sender.fail_all(_as_own(error))
         self._room.made()

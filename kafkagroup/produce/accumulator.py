@@ -199,8 +199,8 @@ class Accumulator:
 
     @property
     def is_full(self) -> bool:
-        """Whether not even a record without content would fit."""
-        return self.used + _RECORD_OVERHEAD > self.limit
+        """Whether the largest record would not fit, and more than half of the memory is used."""
+        return self.used > max(self.limit - self.max_record, self.limit // 2)
 
     def queues(self) -> Iterator[PartitionQueue]:
         """Yield the queues of all partitions."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from kafkagroup._public import public
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.types import RecordMetadata
@@ -13,7 +12,6 @@ from kafkagroup.types import RecordMetadata
 __all__ = ["RecordFuture", "wait_ended"]
 
 
-@public
 class RecordFuture:
     """A record on its way. `await` it for its `RecordMetadata`, as often as you like, or never: the
     record is sent anyway, and a failure that nobody has awaited is raised by `flush()` and at the
@@ -21,8 +19,6 @@ class RecordFuture:
 
     Awaiting raises: NotWrittenError.
     """
-
-    __slots__ = ("_batch", "_index", "_is_read", "_timestamp")
 
     def __init__(self, batch: ProduceBatch, index: int, timestamp: int) -> None:
         self._batch = batch

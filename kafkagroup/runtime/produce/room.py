@@ -32,6 +32,6 @@ class Room:
             self._waiting_count -= 1
 
     async def wait_any(self) -> None:
-        """Wait until a record without content would fit."""
+        """Wait until a record of any size would fit, or half of the memory is free."""
         while self._accumulator.is_full:
             await self.wait()

@@ -1,0 +1,12 @@
+# The types of `record_future` where it is compiled.
+
+from kafkagroup.produce.batch cimport ProduceBatch
+
+
+cdef class RecordFuture:
+    cdef ProduceBatch _batch
+    cdef int _index
+    cdef long long _timestamp
+    cdef bint _is_read
+
+    cdef _follow(self)
