@@ -618,6 +618,16 @@ class ProducerOptions(CommonOptions):
         " `None` for one that the producer chooses; without one, Java's: the murmur2 hash of the"
         " key, and for records without a key one partition for some kilobytes after the other",
     )
+    transactional_id: str | None = string(
+        None,
+        "makes the producer transactional: records are written in a `transaction()`. The id is that"
+        " of one writer over its restarts: a producer that starts with it fences the ones before",
+    )
+    transaction_timeout: float = milliseconds(
+        1,
+        60_000,
+        "when the coordinator aborts a transaction that is still open, as of a producer that died",
+    )
     acks: int = option(
         "Literal['all', 0, 1, -1]",
         "all",
@@ -687,6 +697,12 @@ class ProducerOptions(CommonOptions):
                 f"acks={self.acks!r}: an idempotent producer needs acks='all'; set"
                 " enable_idempotence=False if a record may be lost or written twice"
             )
+        if self.transactional_id is not None and not self.enable_idempotence:
+            raise ConfigurationError(
+                "transactional_id needs an idempotent producer, and enable_idempotence=False"
+            )
+        if self.transactional_id == "":
+            raise ConfigurationError("transactional_id is empty")
         level, limits = self.compression_level, LEVELS.get(self.compression_type)
         if level is not None and limits is None:
             raise ConfigurationError(

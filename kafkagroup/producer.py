@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import get_ident
 from time import time_ns
@@ -21,16 +21,20 @@ from kafkagroup._timestamps import check_timestamp
 from kafkagroup.errors import (
     BufferFullError,
     ClosedError,
+    ConfigurationError,
     ErrorCode,
+    IllegalStateError,
     KafkaGroupError,
     NotStartedError,
     NotWrittenError,
     RequestTimeoutError,
+    TransactionAbortedError,
     broker_error,
 )
 from kafkagroup.options import ProducerOptions
 from kafkagroup.produce.accumulator import Accumulator
-from kafkagroup.produce.identity import Identities
+from kafkagroup.produce.identity import Identities, ProducerIdentity
+from kafkagroup.produce.transaction_vocabulary import GroupIdentity
 from kafkagroup.runtime.client.connection_options import connection_options
 from kafkagroup.runtime.client.late_modules import PRODUCE, LateModules
 from kafkagroup.runtime.client.service import Service
@@ -41,6 +45,8 @@ from kafkagroup.runtime.produce.record_future import RecordFuture
 from kafkagroup.runtime.produce.room import Room
 from kafkagroup.runtime.produce.sender import Sender
 from kafkagroup.runtime.produce.serializing import Serializing
+from kafkagroup.runtime.produce.transactions import TransactionManager
+from kafkagroup.transaction import Transaction
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import parse_servers
 from kafkagroup.transport.security import Security
@@ -53,6 +59,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from kafkagroup.callbacks import Partitioner, Serializer
+    from kafkagroup.consumer import Consumer
 
 __all__ = ["Producer"]
 
@@ -86,6 +93,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         security: Security | None = None,
         key_serializer: Serializer[K_contra] | None = None,
         value_serializer: Serializer[V_contra] | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
         enable_idempotence: bool = True,
         acks: Literal["all", 0, 1, -1] = "all",
         compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none",
@@ -118,6 +127,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 without one. Default `None`; Kafka's `key.serializer`.
             value_serializer: A function or coroutine function from a value to its bytes; values are
                 bytes without one. Default `None`; Kafka's `value.serializer`.
+            transactional_id: Makes the producer transactional: records are written in a
+                `transaction()`. The id is that of one writer over its restarts: a producer that
+                starts with it fences the ones before. Default `None`.
+            transaction_timeout_ms: When the coordinator aborts a transaction that is still open, as
+                of a producer that died. In milliseconds; default 60,000.
             enable_idempotence: Whether brokers refuse what is sent twice, and what is out of order;
                 needs `acks='all'`. Without it a retry may write a record twice, and one batch of a
                 partition is in flight. Default `True`; Kafka's `enable.idempotence`.
@@ -179,7 +193,14 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._connecting = connection_options(options, client_name("producer", options.client_id))
         self._keys = Serializing("key", options.key_serializer)
         self._values = Serializing("value", options.value_serializer)
-        self._identities = Identities() if options.enable_idempotence else None
+        self._identities: Identities | None = None
+        if options.enable_idempotence:
+            self._identities = Identities(is_coordinated=options.transactional_id is not None)
+        self._transactions: TransactionManager | None = None
+        """Runs the transactions of a producer that has a `transactional_id`."""
+        self._open_transaction: Transaction[K_contra, V_contra] | None = None
+        self._on_commit: list[Callable[[], None]] = []
+        """Called when the open transaction is committed: its offsets are the group's then."""
         self._feed = EventFeed()
         self._troubles = Troubles(self._feed.publish)
         self._cluster: Cluster | None = None
@@ -208,6 +229,14 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         options = self._options
         cluster = self._cluster = Cluster(self._servers, self._connecting, tasks, self._troubles)
         await cluster.refresh()
+        if options.transactional_id is not None:
+            self._transactions = TransactionManager(
+                cluster,
+                tasks,
+                options.transactional_id,
+                timeout_ms=round(options.transaction_timeout * 1000),
+            )
+            await self._transactions.initialize(anyio.current_time() + options.delivery_timeout)
         self._sender = Sender(
             cluster,
             self._accumulator,
@@ -220,10 +249,12 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             delivery_timeout=options.delivery_timeout,
             max_request_size=options.max_request_size,
             metadata_max_age=options.metadata_max_age,
+            transactions=self._transactions,
         )
         self._sender.on_room = self._room.made
         self._sender.start()
-        self._accepting_thread = get_ident()
+        if self._transactions is None:
+            self._accepting_thread = get_ident()
 
     # ------------------------------------------------------------ records
 
@@ -249,7 +280,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         `max_request_size`, and a partition that does not exist; what a serializer raises;
         BufferFullError if there is no room within `delivery_timeout_ms`; ClosedError.
         """
-        self._check_open()
+        self._check_accepts()
         encoded_key = await self._keys.encoded(key)
         encoded_value = await self._values.encoded(value)
         deadline = 0.0
@@ -262,7 +293,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 if now >= deadline:
                     raise
                 await self._room.wait(deadline)
-                self._check_open()
+                self._check_accepts()
             else:
                 return await future
 
@@ -283,9 +314,10 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         for a coroutine function as serializer; what a serializer raises; ClosedError.
         """
         if self._accepting_thread != get_ident():
-            self._check_open()
+            self._check_accepts()
         if self._has_serializers:
-            encoded_key, encoded_value = self._keys.encoded_now(key), self._values.encoded_now(value)
+            encoded_key = self._keys.encoded_now(key)
+            encoded_value = self._values.encoded_now(value)
             return self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
         # As `_add`, without the call.
         if timestamp is None:
@@ -308,7 +340,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
         Raises: as `send`, for the first record that was not written, when all have ended.
         """
-        self._check_open()
+        self._check_accepts()
         futures = []
         for value in values:
             encoded = await self._values.encoded(value)
@@ -318,7 +350,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                     break
                 except BufferFullError:
                     await self._room.wait(anyio.current_time() + self._options.delivery_timeout)
-                    self._check_open()
+                    self._check_accepts()
         return await _all(futures)
 
     def _add(
@@ -336,6 +368,104 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             check_timestamp(timestamp)
         batch = self._accumulator.add(topic, partition, key, value, headers, timestamp)
         return RecordFuture(batch, batch.count - 1, timestamp)
+
+    # ------------------------------------------------------------ transactions
+
+    def transaction(self) -> Transaction[K_contra, V_contra]:
+        """Return a transaction, for `async with`: it begins there, is committed at the end of the
+        block, and aborted if the block raises or is cancelled. Consumers with
+        `isolation_level="read_committed"` see all of its records, or none.
+
+        ```python
+        async with producer.transaction() as tx:
+            await tx.send("orders", b"3 apples")
+            await tx.send_offsets(consumer)
+        ```
+
+        Raises: ConfigurationError without a `transactional_id`. The block raises what `Transaction`
+        says.
+        """
+        if self._options.transactional_id is None:
+            raise ConfigurationError("transactions need a producer with a transactional_id")
+        return Transaction(self)
+
+    def _begun(self) -> tuple[TransactionManager, Sender]:
+        self._check_open()
+        assert self._transactions is not None
+        assert self._sender is not None
+        return self._transactions, self._sender
+
+    async def _begin(self, transaction: Transaction[K_contra, V_contra]) -> None:
+        manager, _ = self._begun()
+        if self._open_transaction is not None:
+            raise IllegalStateError("a transaction of this producer is open; end it first")
+        self._open_transaction = transaction
+        try:
+            with self._until_stopped():
+                await manager.begin(anyio.current_time() + self._options.delivery_timeout)
+        except BaseException:
+            self._open_transaction = None
+            raise
+        self._on_commit.clear()
+        assert self._identities is not None
+        self._identities.current = ProducerIdentity(*manager.identity)
+        self._accepting_thread = get_ident()
+
+    def _raise_if_failed(self) -> None:
+        """Raises: TransactionAbortedError when the open transaction cannot commit; what has ended
+        the producer."""
+        manager, _ = self._begun()
+        if manager.error is not None and manager.must_abort:
+            raise TransactionAbortedError(manager.error)
+        if manager.error is not None and manager.has_ended:
+            raise manager.error
+
+    async def _send_offsets(self, consumer: Consumer[Any, Any]) -> None:
+        manager, _ = self._begun()
+        deadline = anyio.current_time() + self._options.delivery_timeout
+        offsets, done = consumer._offsets_for_transaction()
+        if offsets:
+            found = consumer.group_metadata()
+            group = GroupIdentity(
+                found.group_id, found.generation_id, found.member_id, found.group_instance_id
+            )
+            await manager.send_offsets(group, offsets, deadline)
+            self._on_commit.append(done)
+
+    async def _commit(self) -> None:
+        """Commit the open transaction, once all records have ended. Raises: as `Transaction`."""
+        manager, sender = self._begun()
+        self._accepting_thread = None
+        try:
+            await sender.wait_all()
+            await manager.commit(anyio.current_time() + self._options.delivery_timeout)
+            for done in self._on_commit:
+                done()
+        except TransactionAbortedError as error:
+            await self._abort(error)
+            raise
+        finally:
+            self._open_transaction = None
+            sender.forget_unread()
+
+    async def _abort(self, why: KafkaGroupError) -> None:
+        """Abort the open transaction. What is left of that after a while goes on in the background,
+        and the next transaction waits for it."""
+        manager, sender = self._begun()
+        self._accepting_thread = None
+        deadline = anyio.current_time() + self._options.request_timeout
+        try:
+            with anyio.move_on_at(deadline):
+                await sender.abandon(why)
+            if not manager.has_ended:
+                await manager.abort(max(deadline, anyio.current_time() + 1.0))
+        except RequestTimeoutError as error:
+            logger.warning("%r: a transaction is not aborted yet: %s", self, error)
+        finally:
+            self._open_transaction = None
+            sender.forget_unread()
+
+    # ------------------------------------------------------------ waiting
 
     async def ready(self) -> None:
         """Wait until there is room for a record of any size, up to `max_request_size` or half of
@@ -404,6 +534,15 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     # ------------------------------------------------------------ ends
 
+    def _check_accepts(self) -> None:
+        """Raises: as `_check_open`; IllegalStateError outside of a transaction."""
+        self._check_open()
+        if self._transactions is not None and self._accepting_thread is None:
+            raise IllegalStateError(
+                "a producer with a transactional_id writes in transactions: `async with"
+                " producer.transaction() as tx: await tx.send(...)`"
+            )
+
     def _check_open(self) -> None:
         self._check_origin()
         if self._error is not None:
@@ -456,8 +595,12 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         try:
             if self._error is None:
                 with anyio.move_on_after(timeout):
+                    if self._open_transaction is not None:
+                        await self._abort(ClosedError("the producer was closed"))
                     await sender.wait_all()
         finally:
+            if self._transactions is not None:
+                self._transactions.close()
             sender.fail_all(RequestTimeoutError(f"no acknowledgement within {timeout:g} s"))
             try:
                 sender.raise_unread()

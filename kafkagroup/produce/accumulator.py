@@ -207,6 +207,11 @@ class Accumulator:
         for topic in self.topics.values():
             yield from topic.queues
 
+    def not_in_flight(self) -> Sequence[ProduceBatch]:
+        """Return the batches that have not ended, and that no request has."""
+        in_flight = {batch for queue in self.queues() for batch in queue.in_flight}
+        return [batch for batch in self.unfinished() if batch not in in_flight]
+
     def unfinished(self) -> Sequence[ProduceBatch]:
         """Return the batches that have not ended."""
         found = [b for queue in self.queues() for b in queue.batches() if not b.has_ended]

@@ -23,8 +23,11 @@ class Identities:
     """The identity that a producer has now. Each partition adopts it when it next begins a sequence
     of numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_coordinated: bool = False) -> None:
+        """`is_coordinated`: the epochs are those of a transactional id, whose coordinator gives
+        them."""
         self.current = NO_IDENTITY
+        self.is_coordinated = is_coordinated
 
     @property
     def is_known(self) -> bool:
@@ -34,7 +37,7 @@ class Identities:
     def bump(self, last: ProducerIdentity) -> None:
         """Begin a new epoch for a partition that cannot go on in `last`, unless another one has
         begun it. At the last epoch the id is used up, and is unknown until there is a new one."""
-        if last != self.current:
+        if last != self.current or self.is_coordinated:
             return
         if self.current.epoch < MAX_INT16:
             self.current = self.current._replace(epoch=self.current.epoch + 1)

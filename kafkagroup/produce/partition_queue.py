@@ -123,18 +123,22 @@ class PartitionQueue:
         there is none."""
         if now < self.retry_at:
             return None
-        if self._is_new_epoch_needed and not self.in_flight:
+        if self._is_new_epoch_needed and not self.in_flight and not self._is_coordinated:
             unresolved = next((b for b in self.retried if b.is_maybe_written), None)
             if unresolved is not None:
                 return unresolved
             self._begin_epoch()
         if self.retried:
             return None if self.in_flight else self.retried[0]
-        if not self.closed or self._is_new_epoch_needed or self._is_full(now):
+        if not self.closed or self._is_full(now):
             return None
         if self._identities is None:
             return self.closed[0]
         return self._numbered(self._identities)
+
+    @property
+    def _is_coordinated(self) -> bool:
+        return self._identities is not None and self._identities.is_coordinated
 
     def _is_full(self, now: float) -> bool:
         if now - self._acknowledged_at > _MAX_IDLE:
@@ -151,6 +155,9 @@ class PartitionQueue:
                 return None  # of the epoch before
             self._identity = identities.current
             self._next_sequence, self._is_confirmed = 0, False
+            self._is_new_epoch_needed = self._has_unresolved = False
+        elif self._is_new_epoch_needed:
+            return None  # while something is in flight; or until the coordinator gives one
         batch = self.closed[0]
         batch.stamp(*self._identity, self._next_sequence)
         return batch
@@ -235,14 +242,17 @@ class PartitionQueue:
     def out_of_order(self, batch: ProduceBatch, at: float) -> None:
         """The leader expected another number: that of a batch before this one, which is not in the
         log yet or never will be; or it has lost what it knew."""
-        others = (*self.in_flight, *self.retried)
-        is_next = not any(_is_before(other, batch) for other in others if other is not batch)
-        if is_next and not self._has_unresolved:
+        if self.is_next(batch) and not self._has_unresolved:
             if self._is_new_epoch_needed:
                 # No attempt at the batch can have been written: one before it was not.
                 batch.is_maybe_written = False
             self._is_new_epoch_needed = True
         self.retry(batch, at)
+
+    def is_next(self, batch: ProduceBatch) -> bool:
+        """Whether all numbers before those of a batch were acknowledged, or are given up."""
+        others = (*self.in_flight, *self.retried)
+        return not any(_is_before(other, batch) for other in others if other is not batch)
 
     def needs_new_epoch(self, batch: ProduceBatch, at: float) -> None:
         """The leader does not accept the epoch of the batch, or its number for another reason."""

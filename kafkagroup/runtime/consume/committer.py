@@ -55,6 +55,11 @@ logger = logging.getLogger(__name__)
 _JUST_REPORTED = 1.0
 """Seconds for which a member does not commit again what the coordinator has reported to it."""
 
+_REBALANCING = (
+    "the group is rebalancing; commit again after the rebalance, for the partitions that are still"
+    " assigned"
+)
+
 _RENEWAL_INTERVAL = 1.0
 """Seconds between two searches, by `commit(offsets)`, for other offsets to renew."""
 
@@ -259,6 +264,28 @@ class Committer:
             if is_due or self._is_in_callback():
                 await self._renew(self._delivery.owned.values(), self._max_age, deadline)
 
+    def prepare_transaction(
+        self,
+    ) -> tuple[Mapping[TopicPartition, OffsetAndMetadata], Callable[[], None]]:
+        """Return the processed offsets that are not committed, which a transaction commits, and a
+        function to call when it has. Raises: CommitFailedError while the group rebalances, and for
+        delivered records of partitions that were lost."""
+        if not self._member.may_commit:
+            raise CommitFailedError(_REBALANCING)
+        owned = self._delivery.owned
+        if (error := self._losses.take(owned)) is not None:
+            raise error
+        offsets = self._delivery.to_commit(owned.values())
+        commits = of_assignment(owned, offsets)
+
+        def done() -> None:
+            now = anyio.current_time()
+            for commit in commits:
+                if commit.is_assigned(self._delivery.owned):
+                    commit.owned.acknowledge(commit.offset, now)
+
+        return offsets, done
+
     async def wait_for_commits(self, deadline: float) -> None:
         """Wait for the commits that were requested before, at most until `deadline`."""
         with anyio.move_on_at(deadline):
@@ -310,10 +337,7 @@ class Committer:
         # A released partition must not be marked as being committed: it would count as a loss.
         self._check(commits)
         if not member.may_commit:
-            raise CommitFailedError(
-                "the group is rebalancing; commit again after the rebalance, for the partitions"
-                " that are still assigned"
-            )
+            raise CommitFailedError(_REBALANCING)
         identity, driver = member.identity, member.driver
 
         def is_current() -> bool:

@@ -14,6 +14,7 @@ from functools import partial
 import anyio
 
 from kafkagroup._backoff import backoff
+from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -22,6 +23,7 @@ from kafkagroup.errors import (
     NotWrittenError,
     RemoteProtocolError,
     RequestTimeoutError,
+    TransactionAbortedError,
 )
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
@@ -37,6 +39,7 @@ from kafkagroup.runtime.produce.metrics import ProducerMetrics
 from kafkagroup.runtime.produce.produce_response import by_partition, named_leaders, refusal
 from kafkagroup.runtime.produce.producer_ids import ProducerIds
 from kafkagroup.runtime.produce.record_future import wait_ended
+from kafkagroup.runtime.produce.transactions import TransactionManager
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.trouble import Problem
@@ -89,8 +92,10 @@ class Sender:
         delivery_timeout: float,
         max_request_size: int,
         metadata_max_age: float,
+        transactions: TransactionManager | None = None,
     ) -> None:
-        """`identities`: None for a producer that is not idempotent."""
+        """`identities`: None for a producer that is not idempotent; `transactions`: None for one
+        that is not transactional."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._identities = identities
@@ -108,14 +113,16 @@ class Sender:
         self._watch = MetadataWatch(
             cluster, accumulator, spawn, self.look, self._placed, metadata_max_age
         )
-        self._ids = (
-            None if identities is None else ProducerIds(cluster, identities, spawn, self._has_id)
-        )
+        self._transactions = transactions
+        self._ids: ProducerIds | None = None
+        if identities is not None and transactions is None:
+            self._ids = ProducerIds(cluster, identities, spawn, self._has_id)
         self._unread: deque[ProduceBatch] = deque()
         self._unread_count = 0
         """The number of records in failed batches that are not kept."""
         self.on_room: Callable[[], None] = lambda: None
         """Called when memory was released."""
+        self._responded = ChangeSignal()
         self._clock = loop_clock()
         self._meter = Meter()
         self._written_records = self._written_bytes = 0
@@ -234,6 +241,8 @@ class Sender:
             on_sent()
 
         try:
+            if self._transactions is not None:
+                await self._transactions.add_partitions([queue.tp for queue, _ in taken])
             request = await self._request_of(taken)
             broker = self._cluster.broker(self._cluster.metadata.nodes[node_id])
             if self._acks == 0:
@@ -245,7 +254,7 @@ class Sender:
             response = await broker.request(
                 request,
                 connection_id=_CONNECTION,
-                highest=_HIGHEST_VERSION,
+                highest=self._highest_version(),
                 on_sent=sent,
             )
         except (*RETRIED_ERRORS, KeyError) as error:
@@ -254,7 +263,11 @@ class Sender:
             return
         except KafkaGroupError as error:
             for queue, batch in taken:
-                queue.failed(batch, error)
+                if sent_at is None:
+                    batch.fail(error)
+                    queue.put_back(batch, anyio.current_time())
+                else:
+                    queue.failed(batch, error)
                 self._after(queue, batch)
             return
         if sent_at is not None:
@@ -263,9 +276,11 @@ class Sender:
         self._handle(taken, response)
 
     async def _request_of(self, taken: Taken) -> ProduceRequest:
+        transactions = self._transactions
+        transactional_id = None if transactions is None else transactions.transactional_id
         by_topic: dict[str, list[PartitionProduceData]] = {}
         for queue, batch in taken:
-            encode = partial(batch.encode, self._codec, self._level, False)
+            encode = partial(batch.encode, self._codec, self._level, transactional_id is not None)
             if len(batch.records) >= _HEAVY.get(self._codec, 1 << 62):
                 data = await self._cluster.options.run_in_thread(encode)
             else:
@@ -273,6 +288,7 @@ class Sender:
             part = PartitionProduceData(index=queue.tp.partition, records=data)
             by_topic.setdefault(queue.tp.topic, []).append(part)
         return ProduceRequest(
+            transactional_id=transactional_id,
             acks=self._acks,
             timeout_ms=round(self._cluster.options.request_timeout * 1000),
             topic_data=tuple(
@@ -280,6 +296,11 @@ class Sender:
                 for topic, parts in by_topic.items()
             ),
         )
+
+    def _highest_version(self) -> int:
+        if self._transactions is None:
+            return _HIGHEST_VERSION
+        return self._transactions.produce_highest_version() or _HIGHEST_VERSION
 
     # ------------------------------------------------------------ responses
 
@@ -354,8 +375,7 @@ class Sender:
                 self._retry_unknown(queue, batch, error, now)
             case ProduceAction.RETRY:
                 self._retry(queue, batch, error, now)
-            case ProduceAction.OUT_OF_ORDER if self._ids is not None:
-                # A plain retry, if one before it is on its way again.
+            case ProduceAction.OUT_OF_ORDER if self._is_retried_out_of_order(queue, batch):
                 queue.out_of_order(batch, at)
                 self._report(queue, error, now)
             case ProduceAction.DUPLICATE if batch.is_maybe_written:
@@ -368,6 +388,12 @@ class Sender:
                 queue.split(batch, halves, now)
             case _:
                 queue.failed(batch, error)
+
+    def _is_retried_out_of_order(self, queue: PartitionQueue, batch: ProduceBatch) -> bool:
+        """Whether a batch before this one is on its way again, or there may be a new epoch."""
+        if self._transactions is not None:
+            return not queue.is_next(batch)
+        return self._identities is not None
 
     def _retry_unknown(
         self,
@@ -404,7 +430,9 @@ class Sender:
     def _after(self, queue: PartitionQueue, batch: ProduceBatch) -> None:
         if batch.has_ended:
             self._note_end(batch)
+        self._give_up_if_aborted()
         self._set_expiry(queue)
+        self._responded.notify()
         self.look(queue)
 
     # ------------------------------------------------------------ ends
@@ -422,6 +450,10 @@ class Sender:
             return
         batch.is_failure_noted = True
         self._failed_records += batch.count
+        if self._transactions is not None:
+            self._transactions.record_failed(batch.error)
+            if batch.attempts:
+                self._transactions.note_epoch_needed()
         if len(self._unread) >= _MAX_UNREAD:
             oldest = self._unread.popleft()
             self._unread_count += oldest.count - oldest.read_count
@@ -451,6 +483,7 @@ class Sender:
                     self._note_failure(batch)
                 else:
                     self._note_end(batch)
+            self._give_up_if_aborted()
             self.look(of)
         elif (unplaced := of.unplaced) is not None and unplaced.deadline <= now:
             of.unplaced = None
@@ -471,11 +504,42 @@ class Sender:
             batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
             batch.fail(error)
             self._note_end(batch)
+        self._forget_ended()
+        return count
+
+    async def abandon(self, error: KafkaGroupError) -> None:
+        """Fail what was not sent, or is to be sent again, until nothing is in flight."""
+        while True:
+            self._give_up(error)
+            if not any(queue.in_flight for queue in self._accumulator.queues()):
+                return
+            await self._responded.wait()
+
+    def _give_up(self, error: KafkaGroupError) -> None:
+        """Fail what is not in flight."""
+        for batch in self._accumulator.not_in_flight():
+            batch.is_maybe_written = batch.attempts > 0
+            batch.fail(error)
+            self._note_end(batch)
+        self._forget_ended()
+
+    def _give_up_if_aborted(self) -> None:
+        """Fail what is not in flight if the transaction cannot commit any more."""
+        manager = self._transactions
+        if manager is not None and manager.must_abort and manager.error is not None:
+            self._give_up(TransactionAbortedError(manager.error))
+
+    def _forget_ended(self) -> None:
         for topic in self._accumulator.topics.values():
-            topic.unplaced = None
+            if topic.unplaced is not None and topic.unplaced.has_ended:
+                topic.unplaced = None
             for queue in topic.queues:
                 queue.forget_ended()
-        return count
+
+    def forget_unread(self) -> None:
+        """Forget the failures that nobody has read: the transaction has reported them."""
+        self._unread.clear()
+        self._unread_count = 0
 
     async def flush(self) -> None:
         """As `wait_all`. Raises: NotWrittenError for failures that nobody has read."""

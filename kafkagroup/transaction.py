@@ -1,0 +1,142 @@
+"""`Transaction`: records and offsets that are visible together, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from kafkagroup._explained import Explained
+from kafkagroup._generic import K_contra, KeyValueSink, V_contra
+from kafkagroup._public import public
+from kafkagroup.errors import ClosedError, IllegalStateError, KafkaGroupError
+from kafkagroup.types import Headers, RecordMetadata
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from kafkagroup.consumer import Consumer
+    from kafkagroup.producer import Producer
+    from kafkagroup.runtime.produce.record_future import RecordFuture
+
+__all__ = ["Transaction"]
+
+
+@public
+class Transaction(KeyValueSink[K_contra, V_contra], Explained):
+    """A transaction of a producer, from `Producer.transaction()`.
+
+    The block commits at its end, and aborts if it raises or is cancelled before. Both are shielded
+    from cancellation. A record that was not written aborts, even if nobody has awaited it: the
+    block then raises TransactionAbortedError, whose `why` is the record's error.
+
+    The block also raises TransactionOutcomeUnknownError, if the coordinator has not responded to
+    the commit within `delivery_timeout_ms`; ProducerFencedError, when another producer has begun
+    with this `transactional_id`; AuthorizationError; BrokerError.
+    """
+
+    _hot_methods = frozenset(("send_nowait",))
+
+    def __init__(self, producer: Producer[K_contra, V_contra]) -> None:
+        self._producer = producer
+        self._is_open = False
+
+    async def __aenter__(self) -> Self:
+        """Begin. Waits until the last transaction has ended for certain."""
+        await self._producer._begin(self)
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._is_open = False
+        if self._producer._open_transaction is not self:
+            if exc_value is None:
+                raise ClosedError("the producer was closed in the transaction, which is aborted")
+            return
+        with anyio.CancelScope(shield=True):
+            if exc_value is None:
+                await self._producer._commit()
+                return
+            try:
+                await self._producer._abort(_aborted(exc_value))
+            except KafkaGroupError as error:  # the block's error must not be replaced
+                exc_value.add_note(f"the transaction was not aborted: {error}")
+
+    async def send(
+        self,
+        topic: str,
+        value: V_contra,
+        *,
+        key: K_contra | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """As `Producer.send`, in the transaction. Raises: also TransactionAbortedError when the
+        transaction has failed, and IllegalStateError outside of the block."""
+        self._check()
+        return await self._producer.send(
+            topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
+        )
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: V_contra,
+        *,
+        key: K_contra | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> RecordFuture:
+        """As `Producer.send_nowait`, in the transaction. Raises: as `send`."""
+        self._check()
+        return self._producer.send_nowait(
+            topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
+        )
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[V_contra],
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+    ) -> list[RecordMetadata]:
+        """As `Producer.send_many`, in the transaction. Raises: as `send`."""
+        self._check()
+        return await self._producer.send_many(topic, values, partition=partition, headers=headers)
+
+    async def send_offsets(self, consumer: Consumer[Any, Any]) -> None:
+        """Commit with the transaction what `consumer.commit()` would commit: the offsets after the
+        delivered records, the record or batch in flight included. The group's coordinator compares
+        the consumer's generation, so a member that was fenced cannot commit.
+
+        Raises: CommitFailedError if the consumer no longer owns a partition, or the group
+        rebalances: the block then aborts; ConfigurationError for a consumer with
+        `enable_auto_commit`, or without `group_id`; UnsupportedVersionError from brokers before
+        2.5, which do not compare the generation; AuthorizationError; RequestTimeoutError.
+        """
+        self._check()
+        await self._producer._send_offsets(consumer)
+
+    def _check(self) -> None:
+        if not self._is_open:
+            raise IllegalStateError("the transaction is not open: use it in its `async with` block")
+        self._producer._raise_if_failed()
+
+    def __repr__(self) -> str:
+        return f"Transaction({self._producer!r})"
+
+
+def _aborted(cause: BaseException) -> KafkaGroupError:
+    """Return the error of the records that were not sent yet."""
+    error = KafkaGroupError(f"the transaction was aborted: {cause!r}")
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,305 @@
+"""`async with producer.transaction()`: all of it is visible, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import anyio
+import pytest
+from runtime.produce.logs import SERVERS, cluster
+
+from kafkagroup import Consumer, Producer
+from kafkagroup.errors import (
+    CommitFailedError,
+    ConfigurationError,
+    ErrorCode,
+    IllegalStateError,
+    NotWrittenError,
+    ProducerFencedError,
+    TransactionAbortedError,
+    TransactionOutcomeUnknownError,
+)
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import Close, Late, Swallow
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.produce import ProduceRequest
+from kafkagroup.wire.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequest
+
+pytestmark = pytest.mark.anyio
+
+TP = TopicPartition("t", 0)
+TRANSACTIONAL = SERVERS | {"transactional_id": "tx"}
+
+
+@pytest.fixture(params=[0, 1, 2], ids="TV{}".format)
+def version(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+async def visible(kafka: EmbeddedKafka, topic: str = "t") -> list[bytes | None]:
+    """Return what a read_committed consumer sees, by partition and offset."""
+    found: list[bytes | None] = []
+    async with Consumer(
+        **SERVERS, auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as consumer:
+        for partition in range(kafka.partitions(topic)):
+            tp = TopicPartition(topic, partition)
+            await consumer.assign([tp])
+            while await consumer.position(tp) < kafka.stable_end(topic, partition):
+                for records in (await consumer.getmany(timeout=0.1)).values():
+                    found += [record.value for record in records]
+    return found
+
+
+async def test_a_block_commits_at_its_end(version: int) -> None:
+    async with cluster(topics={"t": 2}) as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as producer:
+            for n in range(3):
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"a%d" % n, partition=0)
+                    tx.send_nowait("t", b"b%d" % n, partition=1)
+                    assert len(await visible(kafka)) == 2 * n
+            async with producer.transaction():
+                pass
+        assert await visible(kafka) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
+        assert kafka.stable_end("t", 0) == kafka.log_end("t", 0)
+
+
+async def test_a_block_that_raises_aborts(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as producer:
+            for n in range(6):
+                try:
+                    async with producer.transaction() as tx:
+                        await tx.send("t", b"%d" % n)
+                        tx.send_nowait("t", b"unread")
+                        if n % 2:
+                            raise LookupError
+                except LookupError:
+                    assert n % 2
+        assert await visible(kafka) == [b"0", b"unread", b"2", b"unread", b"4", b"unread"]
+        assert kafka.stable_end("t", 0) == kafka.log_end("t", 0)
+
+
+async def test_a_cancelled_block_aborts(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as producer:
+            with anyio.move_on_after(1) as scope:
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"cancelled")
+                    await anyio.sleep_forever()
+            assert scope.cancelled_caught
+            async with producer.transaction() as tx:
+                await tx.send("t", b"next")
+        assert await visible(kafka) == [b"next"]
+
+
+async def test_a_failed_record_that_nobody_awaits_aborts(version: int) -> None:
+    """librdkafka#3325."""
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL, batch_size=1) as producer:
+            async with producer.transaction() as tx:
+                await tx.send("t", b"first")
+            kafka.fail(ProduceRequest, ErrorCode.INVALID_RECORD, partition=TP)
+            with pytest.raises(TransactionAbortedError, match="INVALID_RECORD"):
+                async with producer.transaction() as tx:
+                    for n in range(10):
+                        tx.send_nowait("t", b"%d" % n)
+            async with producer.transaction() as tx:
+                await tx.send("t", b"last")
+        assert await visible(kafka) == [b"first", b"last"]
+
+
+async def test_going_on_after_a_failure_does_not_commit(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as producer:
+            kafka.fail(ProduceRequest, ErrorCode.INVALID_RECORD, partition=TP)
+            with pytest.raises(TransactionAbortedError):
+                async with producer.transaction() as tx:
+                    with pytest.raises(NotWrittenError):
+                        await tx.send("t", b"refused")
+                    with pytest.raises(TransactionAbortedError):
+                        await tx.send("t", b"later")
+        assert await visible(kafka) == []
+        assert kafka.transaction_state("tx") in ("CompleteAbort", "Empty")
+
+
+async def test_an_expired_record_aborts_and_the_next_transaction_works(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(
+            **TRANSACTIONAL, delivery_timeout_ms=2_000, request_timeout_ms=1_000
+        ) as producer:
+            async with producer.transaction() as tx:
+                await tx.send("t", b"first")
+            lost = kafka.fail(ProduceRequest, Close(), times=None)
+            with pytest.raises(TransactionAbortedError, match="may have been written|within"):
+                async with producer.transaction() as tx:
+                    tx.send_nowait("t", b"expired")
+            lost.stop()
+            for n in range(3):
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"%d" % n)
+        assert await visible(kafka) == [b"first", b"0", b"1", b"2"]
+
+
+async def test_a_lost_response_to_the_end_is_repeated(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL, request_timeout_ms=3_000) as producer:
+            for action in (Close(), Close(before=True), Late(0.5)):
+                kafka.fail(EndTxnRequest, action)
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"committed")
+                with pytest.raises(LookupError):
+                    async with producer.transaction() as tx:
+                        await tx.send("t", b"aborted")
+                        await anyio.sleep(1)
+                        raise LookupError
+        assert await visible(kafka) == [b"committed"] * 3
+
+
+async def test_an_unknown_outcome_is_said_and_does_not_mix(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(
+            **TRANSACTIONAL, delivery_timeout_ms=2_000, request_timeout_ms=1_000
+        ) as producer:
+            lost = kafka.fail(EndTxnRequest, Swallow(), times=None)
+            with pytest.raises(TransactionOutcomeUnknownError):
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"unknown")
+            lost.stop()
+            with pytest.raises(LookupError):
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"aborted")
+                    raise LookupError
+        assert await visible(kafka) == [b"unknown"]
+
+
+async def test_a_later_producer_fences_the_earlier_one(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as first, Producer(**TRANSACTIONAL) as second:
+            with pytest.raises((ProducerFencedError, TransactionAbortedError)):
+                async with first.transaction() as tx:
+                    tx.send_nowait("t", b"zombie")
+            async with second.transaction() as tx:
+                await tx.send("t", b"owner")
+        assert await visible(kafka) == [b"owner"]
+
+
+async def test_a_refused_partition_aborts_what_was_added() -> None:
+    """franz-go#1348."""
+    async with cluster(topics={"t": 2}) as kafka:
+        kafka.set_transaction_version(1)
+        async with Producer(**TRANSACTIONAL) as producer:
+            with pytest.raises(TransactionAbortedError):
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"a", partition=0)
+                    kafka.fail(
+                        AddPartitionsToTxnRequest, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                    )
+                    await tx.send("t", b"b", partition=1)
+        assert kafka.transaction_state("tx") in ("CompleteAbort", "Empty")
+        assert kafka.stable_end("t", 0) == kafka.log_end("t", 0)
+
+
+async def test_offsets_stand_and_fall_with_the_records(version: int, protocol: str) -> None:
+    async with cluster(topics={"t": 1, "in": 1}) as kafka:
+        kafka.set_transaction_version(version)
+        kafka.produce("in", [b"%d" % n for n in range(6)])
+        async with (
+            Consumer(
+                "in",
+                **SERVERS,
+                group_id="g",
+                group_protocol=protocol,  # type: ignore[arg-type]
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+            ) as consumer,
+            Producer(**TRANSACTIONAL) as producer,
+        ):
+            for n in range(4):
+                record = await consumer.getone()
+                try:
+                    async with producer.transaction() as tx:
+                        tx.send_nowait("t", record.value)
+                        await tx.send_offsets(consumer)
+                        if n == 3:
+                            raise LookupError
+                except LookupError:
+                    pass
+            assert kafka.committed("g", "in") == {0: 3}
+        assert await visible(kafka) == [b"0", b"1", b"2"]
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def protocol(request: pytest.FixtureRequest) -> Iterator[str]:
+    yield request.param
+
+
+async def test_a_member_that_was_fenced_cannot_commit(version: int, protocol: str) -> None:
+    async with cluster(topics={"t": 1, "in": 1}) as kafka:
+        kafka.set_transaction_version(version)
+        kafka.produce("in", [b"0"])
+        async with (
+            Consumer(
+                "in",
+                **SERVERS,
+                group_id="g",
+                group_protocol=protocol,  # type: ignore[arg-type]
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+            ) as consumer,
+            Producer(**TRANSACTIONAL) as producer,
+        ):
+            await consumer.getone()
+            known = consumer.group_metadata
+            consumer.group_metadata = lambda: _evolved(known())  # type: ignore[method-assign]
+            with pytest.raises(CommitFailedError):
+                async with producer.transaction() as tx:
+                    tx.send_nowait("t", b"zombie")
+                    await tx.send_offsets(consumer)
+            assert kafka.committed("g", "in") in ({}, {0: -1})
+        assert await visible(kafka) == []
+
+
+def _evolved(found):  # type: ignore[no-untyped-def]
+    import attrs
+
+    return attrs.evolve(found, generation_id=found.generation_id + 5)
+
+
+async def test_wrong_use_is_named() -> None:
+    async with cluster(topics={"t": 1, "in": 1}) as kafka:
+        kafka.produce("in", [b"0"])
+        with pytest.raises(ConfigurationError, match="enable_idempotence"):
+            Producer(**TRANSACTIONAL, enable_idempotence=False)
+        async with Producer(**SERVERS) as plain:
+            with pytest.raises(ConfigurationError, match="transactional_id"):
+                plain.transaction()
+        async with Producer(**TRANSACTIONAL) as producer:
+            with pytest.raises(IllegalStateError, match="writes in transactions"):
+                await producer.send("t", b"")
+            with pytest.raises(IllegalStateError, match="writes in transactions"):
+                producer.send_nowait("t", b"")
+            async with producer.transaction() as tx:
+                with pytest.raises(IllegalStateError, match="is open"):
+                    async with producer.transaction():
+                        pass
+                await tx.send("t", b"")
+            with pytest.raises(IllegalStateError, match="not open"):
+                await tx.send("t", b"")
+            async with Consumer("in", **SERVERS, group_id="g", auto_offset_reset="earliest") as c:
+                await c.getone()
+                with pytest.raises(ConfigurationError, match="enable_auto_commit"):
+                    async with producer.transaction() as tx:
+                        await tx.send_offsets(c)
+        assert len(await visible(kafka)) == 1
