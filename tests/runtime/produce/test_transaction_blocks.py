@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import anyio
 import pytest
 from runtime.produce.logs import SERVERS, cluster
@@ -138,7 +136,7 @@ async def test_an_expired_record_aborts_and_the_next_transaction_works(version: 
             async with producer.transaction() as tx:
                 await tx.send("t", b"first")
             lost = kafka.fail(ProduceRequest, Close(), times=None)
-            with pytest.raises(TransactionAbortedError, match="may have been written|within"):
+            with pytest.raises(TransactionAbortedError, match="within"):
                 async with producer.transaction() as tx:
                     tx.send_nowait("t", b"expired")
             lost.stop()
@@ -199,7 +197,7 @@ async def test_a_refused_partition_aborts_what_was_added() -> None:
     async with cluster(topics={"t": 2}) as kafka:
         kafka.set_transaction_version(1)
         async with Producer(**TRANSACTIONAL) as producer:
-            with pytest.raises(TransactionAbortedError):
+            with pytest.raises(NotWrittenError, match="not allowed"):
                 async with producer.transaction() as tx:
                     await tx.send("t", b"a", partition=0)
                     kafka.fail(
@@ -241,8 +239,8 @@ async def test_offsets_stand_and_fall_with_the_records(version: int, protocol: s
 
 
 @pytest.fixture(params=["classic", "consumer"])
-def protocol(request: pytest.FixtureRequest) -> Iterator[str]:
-    yield request.param
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 async def test_a_member_that_was_fenced_cannot_commit(version: int, protocol: str) -> None:
