@@ -717,21 +717,20 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             elif given := offsets_of(offsets):
                 await self._session.committer.commit(given, deadline, note)
 
-    def _offsets_for_transaction(
-        self,
-    ) -> tuple[Mapping[TopicPartition, OffsetAndMetadata], Callable[[], None]]:
-        """Return the offsets that a transaction is to commit, and a function to call when they are
-        committed. Raises: as `commit`."""
+    @property
+    def _reads_committed(self) -> bool:
+        return self._options.isolation_level == 1
+
+    def _check_transactional(self) -> None:
+        """Raises: ConfigurationError for a consumer that also commits outside of transactions, or
+        has no group."""
         self._raise_if_closed()
-        session = self._session
-        session.committer.require_group()
-        if session.committer.is_automatic:
+        self._session.committer.require_group()
+        if self._session.committer.is_automatic:
             raise ConfigurationError(
                 "enable_auto_commit=True would commit offsets outside of the transaction; set it to"
                 " False"
             )
-        session.complete_in_flight()
-        return session.committer.prepare_transaction()
 
     def _prepare_commit(
         self, offsets: ByPartition[int | OffsetAndMetadata]

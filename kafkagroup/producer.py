@@ -14,10 +14,11 @@ import anyio
 
 from kafkagroup._client_name import client_name
 from kafkagroup._foreign_options import explains_unknown_options
-from kafkagroup._generic import K_contra, KeyValueSink, V_contra
+from kafkagroup._generic import K_co, K_contra, KeyValueSink, V_co, V_contra
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
 from kafkagroup._timestamps import check_timestamp
+from kafkagroup.consuming_transactions import ConsumingTransactions
 from kafkagroup.errors import (
     BufferFullError,
     ClosedError,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from kafkagroup.callbacks import Partitioner, Serializer
+    from kafkagroup.consume.commits import Commit
     from kafkagroup.consumer import Consumer
 
 __all__ = ["Producer"]
@@ -385,9 +387,36 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         Raises: ConfigurationError without a `transactional_id`. The block raises what `Transaction`
         says.
         """
+        self._require_id()
+        return Transaction(self)
+
+    def transactions(
+        self, consumer: Consumer[K_co, V_co], *, max_records: int = 1_000, max_interval: float = 0.1
+    ) -> ConsumingTransactions[K_co, V_co, K_contra, V_contra]:
+        """Return an async iterator of transactions, each with the next records of a consumer: what
+        the transaction writes, and the offsets after its records, are visible together.
+
+        ```python
+        async for tx in producer.transactions(consumer):
+            async with tx as records:
+                for record in records:
+                    tx.send_nowait("out", record.value.upper(), key=record.key)
+        ```
+
+        A transaction begins with the first record, and takes what arrives within `max_interval`
+        seconds, up to `max_records`. If it is aborted, the consumer returns to the positions where
+        it began. A rebalance in which the consumer loses partitions aborts it, and the iteration
+        goes on. It ends when the consumer is stopped.
+
+        Raises: ConfigurationError without a `transactional_id`, or for a consumer without group,
+        with `enable_auto_commit`, or without `isolation_level="read_committed"`.
+        """
+        self._require_id()
+        return ConsumingTransactions(self, consumer, max_records, max_interval)
+
+    def _require_id(self) -> None:
         if self._options.transactional_id is None:
             raise ConfigurationError("transactions need a producer with a transactional_id")
-        return Transaction(self)
 
     def _begun(self) -> tuple[TransactionManager, Sender]:
         self._check_open()
@@ -421,16 +450,25 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             raise manager.error
 
     async def _send_offsets(self, consumer: Consumer[Any, Any]) -> None:
+        consumer._check_transactional()
+        consumer._session.complete_in_flight()
+        await self._send_commits(consumer, consumer._session.committer.prepare_processed())
+
+    async def _send_commits(self, consumer: Consumer[Any, Any], commits: Sequence[Commit]) -> None:
+        """Commit offsets of a consumer with the open transaction. Raises: as `send_offsets`."""
         manager, _ = self._begun()
+        if not commits:
+            return
+        committer = consumer._session.committer
+        committer.check_transaction(commits)
+        found = consumer.group_metadata()
+        group = GroupIdentity(
+            found.group_id, found.generation_id, found.member_id, found.group_instance_id
+        )
+        offsets = {commit.tp: commit.offset for commit in commits}
         deadline = anyio.current_time() + self._options.delivery_timeout
-        offsets, done = consumer._offsets_for_transaction()
-        if offsets:
-            found = consumer.group_metadata()
-            group = GroupIdentity(
-                found.group_id, found.generation_id, found.member_id, found.group_instance_id
-            )
-            await manager.send_offsets(group, offsets, deadline)
-            self._on_commit.append(done)
+        await manager.send_offsets(group, offsets, deadline)
+        self._on_commit.append(partial(committer.acknowledge, commits))
 
     async def _commit(self) -> None:
         """Commit the open transaction, once all records have ended. Raises: as `Transaction`."""

@@ -53,20 +53,21 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         exc_type: type[BaseException] | None,
         exc_value: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> bool | None:
         self._is_open = False
         if self._producer._open_transaction is not self:
             if exc_value is None:
                 raise ClosedError("the producer was closed in the transaction, which is aborted")
-            return
+            return None
         with anyio.CancelScope(shield=True):
             if exc_value is None:
                 await self._producer._commit()
-                return
+                return None
             try:
                 await self._producer._abort(_aborted(exc_value))
             except KafkaGroupError as error:  # the block's error must not be replaced
                 exc_value.add_note(f"the transaction was not aborted: {error}")
+        return None
 
     async def send(
         self,

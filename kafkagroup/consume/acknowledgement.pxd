@@ -6,6 +6,7 @@ from kafkagroup.consume.progress cimport Progress
 
 @cython.final
 cdef class SequentialPolling:
+    cdef public bint is_held
     cdef Progress _first
     cdef tuple _others
 

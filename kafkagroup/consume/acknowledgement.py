@@ -20,6 +20,9 @@ class SequentialPolling:
     partition it is one delivery."""
 
     def __init__(self) -> None:
+        self.is_held = False
+        """Whether nothing is complete: a transaction collects records by several polls, and
+        completes them at its end."""
         self._first: OwnedPartition | None = None
         """A partition with records in flight; None for none."""
         self._others: tuple[OwnedPartition, ...] = ()
@@ -36,7 +39,7 @@ class SequentialPolling:
 
     def complete(self) -> None:
         """Note that the application polls or commits: it has processed what was delivered."""
-        if self._first is None:
+        if self._first is None or self.is_held:
             return
         Progress.complete(self._first, self._first.oldest)
         for owned in self._others:

@@ -264,27 +264,27 @@ class Committer:
             if is_due or self._is_in_callback():
                 await self._renew(self._delivery.owned.values(), self._max_age, deadline)
 
-    def prepare_transaction(
-        self,
-    ) -> tuple[Mapping[TopicPartition, OffsetAndMetadata], Callable[[], None]]:
-        """Return the processed offsets that are not committed, which a transaction commits, and a
-        function to call when it has. Raises: CommitFailedError while the group rebalances, and for
-        delivered records of partitions that were lost."""
-        if not self._member.may_commit:
-            raise CommitFailedError(_REBALANCING)
+    def prepare_processed(self) -> Sequence[Commit]:
+        """Return the commits of the processed offsets that are not committed, for a transaction.
+        Raises: CommitFailedError for delivered records of partitions that were lost."""
         owned = self._delivery.owned
         if (error := self._losses.take(owned)) is not None:
             raise error
-        offsets = self._delivery.to_commit(owned.values())
-        commits = of_assignment(owned, offsets)
+        return of_assignment(owned, self._delivery.to_commit(owned.values()))
 
-        def done() -> None:
-            now = anyio.current_time()
-            for commit in commits:
-                if commit.is_assigned(self._delivery.owned):
-                    commit.owned.acknowledge(commit.offset, now)
+    def check_transaction(self, commits: Sequence[Commit]) -> None:
+        """Raises: CommitFailedError unless the member may commit these now, with its present
+        identity: while the group rebalances, and for partitions that were released since."""
+        self._check(commits)
+        if not self._member.may_commit:
+            raise CommitFailedError(_REBALANCING)
 
-        return offsets, done
+    def acknowledge(self, commits: Sequence[Commit]) -> None:
+        """Note that a transaction has committed these."""
+        now = anyio.current_time()
+        for commit in commits:
+            if commit.is_assigned(self._delivery.owned):
+                commit.owned.acknowledge(commit.offset, now)
 
     async def wait_for_commits(self, deadline: float) -> None:
         """Wait for the commits that were requested before, at most until `deadline`."""

@@ -19,6 +19,7 @@ from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
+    ErrorCode,
     KafkaGroupError,
     NotWrittenError,
     RemoteProtocolError,
@@ -64,6 +65,9 @@ _HEAVY = {Codec.GZIP: 32_768, Codec.ZSTD: 262_144, Codec.LZ4: 1_048_576, Codec.S
 
 _MAX_UNREAD = 1_000
 """Failed batches that are kept until `flush()`; of others only the number of records is."""
+
+_MARKER_PAUSE = 0.02
+"""Seconds before a retry while the markers of the last transaction are being written."""
 
 _CONNECTION = "produce"
 
@@ -364,6 +368,8 @@ class Sender:
     ) -> None:
         error = refusal(queue.tp, part)
         at = self._retry_at(batch, now)
+        if part.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            at = now + _MARKER_PAUSE
         match produce_action(part.error_code):
             case ProduceAction.REFRESH:
                 # The leader that the response names may have it at once.

@@ -200,9 +200,7 @@ async def test_a_refused_partition_aborts_what_was_added() -> None:
             with pytest.raises(NotWrittenError, match="not allowed"):
                 async with producer.transaction() as tx:
                     await tx.send("t", b"a", partition=0)
-                    kafka.fail(
-                        AddPartitionsToTxnRequest, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                    )
+                    kafka.fail(AddPartitionsToTxnRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                     await tx.send("t", b"b", partition=1)
         assert kafka.transaction_state("tx") in ("CompleteAbort", "Empty")
         assert kafka.stable_end("t", 0) == kafka.log_end("t", 0)

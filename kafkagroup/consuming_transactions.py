@@ -1,0 +1,226 @@
+"""Consume, transform, produce: each record exactly once, from a group to topics.
+
+A transaction has the records of some polls, none of which is complete before the transaction is.
+Its offsets go to the group's coordinator with it. If it is aborted, the consumer returns to the
+first record of each partition, as known here: what the group has committed may be older, if the
+transaction before has not ended at its coordinator yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Generic
+
+import anyio
+
+from kafkagroup._generic import K_co, K_contra, V_co, V_contra
+from kafkagroup._public import public
+from kafkagroup.consume.commits import Commit, of_assignment
+from kafkagroup.errors import (
+    CommitFailedError,
+    ConfigurationError,
+    KafkaGroupError,
+    TransactionAbortedError,
+)
+from kafkagroup.transaction import Transaction
+from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from kafkagroup.consume.owned import OwnedPartition
+    from kafkagroup.consumer import Consumer
+    from kafkagroup.producer import Producer
+
+__all__ = ["ConsumingTransaction", "ConsumingTransactions"]
+
+logger = logging.getLogger(__name__)
+
+_OWN_PART = 0.8
+"""The part of `transaction_timeout_ms` after which the client aborts: the coordinator would fence
+it at the end."""
+
+
+class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
+    """The async iterator of `Producer.transactions()`."""
+
+    def __init__(
+        self,
+        producer: Producer[K_contra, V_contra],
+        consumer: Consumer[K_co, V_co],
+        max_records: int,
+        max_interval: float,
+    ) -> None:
+        if max_records < 1:
+            raise ConfigurationError(f"max_records={max_records!r}; expected at least 1")
+        if not 0 <= max_interval < math.inf:
+            raise ConfigurationError(f"max_interval={max_interval!r}; expected seconds")
+        if not consumer._reads_committed:
+            raise ConfigurationError(
+                "the consumer reads records of transactions that may be aborted; give it"
+                ' isolation_level="read_committed"'
+            )
+        self._producer = producer
+        self._consumer = consumer
+        self._max_records = max_records
+        self._max_interval = max_interval
+
+    def __aiter__(self) -> ConsumingTransactions[K_co, V_co, K_contra, V_contra]:
+        return self
+
+    async def __anext__(self) -> ConsumingTransaction[K_co, V_co, K_contra, V_contra]:
+        """Return the next transaction, which is not begun yet, with its records."""
+        consumer = self._consumer
+        consumer._check_transactional()
+        held = consumer._delivery.acknowledgement
+        held.is_held = False
+        taken = ConsumingTransaction(self._producer, consumer)
+        try:
+            await self._collect(taken)
+        except BaseException:
+            taken._rewind()
+            raise
+        finally:
+            held.is_held = False
+        if not taken._records:
+            raise StopAsyncIteration  # the consumer is stopped
+        return taken
+
+    async def _collect(self, taken: ConsumingTransaction[K_co, V_co, K_contra, V_contra]) -> None:
+        consumer = self._consumer
+        taken._take(await consumer.getmany(self._max_records, math.inf))
+        # What was delivered stays in flight over the polls that follow.
+        consumer._delivery.acknowledgement.is_held = True
+        until = anyio.current_time() + self._max_interval
+        while taken._records and (left := self._max_records - len(taken._records)):
+            timeout = until - anyio.current_time()
+            if timeout <= 0 or consumer.closed or consumer._session.is_draining:
+                return
+            taken._take(await consumer.getmany(left, timeout))
+
+
+@public
+class ConsumingTransaction(
+    Transaction[K_contra, V_contra], Generic[K_co, V_co, K_contra, V_contra]
+):
+    """A transaction with records of a consumer, from `Producer.transactions()`.
+
+    `async with tx as records` begins it, and has its records in the order of each partition; the
+    block can `tx.send`, `tx.send_nowait` and `tx.send_many`. Its end commits the records written
+    and the offsets. A block that takes longer than 0.8 of `transaction_timeout_ms` is cancelled,
+    and its transaction aborted.
+
+    If the group takes partitions away meanwhile, the transaction is aborted, a warning is logged,
+    and the iteration goes on: their next owner has the records. Every other failure is raised, as
+    `Transaction` says, after the consumer has returned to where the transaction began.
+    """
+
+    def __init__(
+        self, producer: Producer[K_contra, V_contra], consumer: Consumer[K_co, V_co]
+    ) -> None:
+        super().__init__(producer)
+        self._consumer = consumer
+        self._records: list[Record[K_co, V_co]] = []
+        self._owned: dict[TopicPartition, OwnedPartition] = {}
+        """The partitions of the records, in the assignment in which they were delivered."""
+        self._starts: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._scope = anyio.CancelScope()
+
+    def _take(self, found: dict[TopicPartition, list[Record[K_co, V_co]]]) -> None:
+        for tp, records in found.items():
+            owned = self._consumer._delivery.owned.get(tp)
+            if owned is None:
+                continue  # revoked since: its next owner has them
+            self._owned.setdefault(tp, owned)
+            self._starts.setdefault(tp, records[0].offset)
+            last = records[-1]
+            self._ends[tp] = OffsetAndMetadata(last.offset + 1, leader_epoch=last.leader_epoch)
+            self._records += records
+
+    async def __aenter__(self) -> list[Record[K_co, V_co]]:  # type: ignore[override]
+        """Begin, and return the records."""
+        held = self._consumer._delivery.acknowledgement
+        held.is_held = True  # a poll in the block must not complete them either
+        try:
+            await super().__aenter__()
+        except BaseException:
+            held.is_held = False
+            self._rewind()
+            raise
+        timeout = self._producer._options.transaction_timeout * _OWN_PART
+        self._scope.deadline = anyio.current_time() + timeout
+        self._scope.__enter__()
+        return self._records
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self._scope.__exit__(exc_type, exc_value, traceback)
+        is_late = self._scope.cancelled_caught
+        cause = exc_value
+        if is_late:
+            cause = TransactionAbortedError(_too_long(self._producer._options.transaction_timeout))
+        try:
+            await self._end(cause)
+        except BaseException as error:
+            if not _is_rebalance(error):
+                raise
+            logger.warning(
+                "a transaction was aborted, as its records have another owner: %s", error
+            )
+        if is_late and cause is not None:
+            raise cause
+        return False
+
+    async def _end(self, cause: BaseException | None) -> None:
+        """Commit, or abort because of `cause`; then release the records, or return to them."""
+        failure = await self._send_offsets_shielded() if cause is None else None
+        cause = cause or failure
+        is_committed = False
+        try:
+            await super().__aexit__(None if cause is None else type(cause), cause, None)
+            is_committed = cause is None
+        finally:
+            self._consumer._delivery.acknowledgement.is_held = False
+            if is_committed:
+                self._consumer._session.complete_in_flight()
+            else:
+                self._rewind()
+        if failure is not None:
+            raise failure
+
+    async def _send_offsets_shielded(self) -> BaseException | None:
+        """Send the offsets; return the error that aborts the transaction."""
+        commits: list[Commit] = of_assignment(self._owned, self._ends)
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._producer._send_commits(self._consumer, commits)
+        except KafkaGroupError as error:
+            return error
+        return None
+
+    def _rewind(self) -> None:
+        """Return to the first records: nothing that was fetched after them is delivered."""
+        owned = self._consumer._delivery.owned
+        for tp, start in self._starts.items():
+            if owned.get(tp) is self._owned[tp] and not self._consumer.closed:
+                self._consumer.seek(tp, start)
+
+
+def _is_rebalance(error: BaseException | None) -> bool:
+    """Whether a member has lost partitions, or its generation: their next owner goes on."""
+    if isinstance(error, TransactionAbortedError):
+        error = error.why
+    return isinstance(error, CommitFailedError)
+
+
+def _too_long(timeout: float) -> KafkaGroupError:
+    return KafkaGroupError(
+        f"the block took longer than {timeout * _OWN_PART:g} s, {_OWN_PART} of"
+        f" transaction_timeout_ms={timeout * 1000:g}"
+    )

@@ -1,0 +1,211 @@
+"""`producer.transactions(consumer)`: each record once, whatever is aborted, lost or rebalanced."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import pytest
+from runtime.produce.logs import SERVERS, cluster
+from runtime.produce.test_transaction_blocks import TRANSACTIONAL, visible
+
+from kafkagroup import Consumer, Producer
+from kafkagroup.errors import ConfigurationError, ErrorCode, TransactionAbortedError
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import Close, Delay
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.produce import ProduceRequest
+from kafkagroup.wire.messages.transactions import EndTxnRequest, TxnOffsetCommitRequest
+
+pytestmark = pytest.mark.anyio
+
+READER: dict[str, Any] = SERVERS | {
+    "group_id": "g",
+    "auto_offset_reset": "earliest",
+    "enable_auto_commit": False,
+    "isolation_level": "read_committed",
+}
+
+
+def consumer(protocol: str = "classic", **options: Any) -> Consumer:
+    return Consumer("in", **READER | {"group_protocol": protocol} | options)
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % n for n in range(start, start + count)]
+
+
+async def test_the_five_lines(protocol: str) -> None:
+    async with (
+        cluster(topics={"in": 2, "t": 3}) as kafka,
+        consumer(protocol) as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.produce("in", numbers(100))
+        done = 0
+        async for tx in producer.transactions(reader, max_records=30):
+            async with tx as records:
+                assert len(records) <= 30
+                for record in records:
+                    tx.send_nowait("t", record.value)
+                done += len(records)
+            if done == 100:
+                break
+        assert sum(kafka.committed("g", "in").values()) == 100
+        assert sorted(await visible(kafka), key=int) == numbers(100)
+
+
+async def test_an_abort_returns_to_where_the_transaction_began(protocol: str) -> None:
+    """franz-go#1222: records that were fetched before the abort came after it."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer(protocol) as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.produce("in", numbers(100))
+        kafka.fail(FetchRequest, Delay(0.3), times=None)
+        begins: list[bytes] = []
+        while len(await visible(kafka)) < 100:
+            try:
+                async for tx in producer.transactions(reader, max_records=10):
+                    async with tx as records:
+                        begins.append(records[0].value or b"")
+                        for record in records:
+                            tx.send_nowait("t", record.value)
+                        if len(begins) in (2, 5):
+                            raise LookupError
+                    if begins[-1] == b"90":
+                        break
+            except LookupError:
+                continue
+        assert begins == [b"%d" % n for n in (0, 10, 10, 20, 30, 30, 40, 50, 60, 70, 80, 90)]
+        assert await visible(kafka) == numbers(100)
+
+
+async def test_a_rebalance_aborts_and_the_iteration_goes_on(protocol: str) -> None:
+    async with cluster(topics={"in": 4, "t": 1}) as kafka:
+        kafka.produce("in", numbers(400))
+        async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
+
+            async def work(name: str, delay: float) -> None:
+                await anyio.sleep(delay)
+                async with (
+                    consumer(protocol, session_timeout_ms=6_000) as reader,
+                    Producer(**SERVERS, transactional_id=name) as producer,
+                ):
+                    async for tx in producer.transactions(reader, max_records=7):
+                        async with tx as records:
+                            for record in records:
+                                tx.send_nowait("t", record.value)
+                            await anyio.sleep(0.2)
+
+            for n in range(3):
+                tasks.start_soon(work, f"tx-{n}", 1.5 * n)
+            with anyio.fail_after(300):
+                while sum(kafka.committed("g", "in").values()) < 400:
+                    await anyio.sleep(1)
+            tasks.cancel_scope.cancel()
+            del stack
+        assert sorted(await visible(kafka), key=lambda v: int(v or b"")) == numbers(400)
+
+
+async def test_lost_responses_and_refusals_lose_and_double_nothing(protocol: str) -> None:
+    async with cluster(topics={"in": 2, "t": 2}) as kafka:
+        kafka.produce("in", numbers(200))
+        async with (
+            consumer(protocol) as reader,
+            Producer(**TRANSACTIONAL, request_timeout_ms=2_000) as producer,
+        ):
+            count = 0
+            while sum(kafka.committed("g", "in").values()) < 200:
+                count += 1
+                if count % 3 == 1:
+                    kafka.fail(ProduceRequest, Close())
+                if count % 4 == 1:
+                    kafka.fail(EndTxnRequest, Close())
+                if count % 5 == 1:
+                    kafka.fail(TxnOffsetCommitRequest, Close())
+                if count % 6 == 1:
+                    kafka.fail(
+                        ProduceRequest, ErrorCode.INVALID_RECORD, partition=TopicPartition("t", 0)
+                    )
+                try:
+                    async for tx in producer.transactions(reader, max_records=20):
+                        async with tx as records:
+                            for record in records:
+                                tx.send_nowait("t", record.value)
+                        break
+                except TransactionAbortedError:
+                    continue
+        assert sorted(await visible(kafka), key=lambda v: int(v or b"")) == numbers(200)
+
+
+async def test_a_block_that_takes_too_long_is_aborted_here() -> None:
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**TRANSACTIONAL, transaction_timeout_ms=10_000) as producer,
+    ):
+        kafka.produce("in", numbers(1))
+        with pytest.raises(TransactionAbortedError, match="took longer than 8 s"):
+            async for tx in producer.transactions(reader):
+                async with tx as records:
+                    tx.send_nowait("t", records[0].value)
+                    await anyio.sleep(60)
+        async for tx in producer.transactions(reader):
+            async with tx as records:
+                tx.send_nowait("t", records[0].value)
+            break
+        assert await visible(kafka) == numbers(1)
+
+
+async def test_it_ends_when_the_consumer_is_stopped() -> None:
+    async with cluster(topics={"in": 1, "t": 1}), Producer(**TRANSACTIONAL) as producer:
+        async with consumer() as reader, anyio.create_task_group() as tasks:
+
+            async def stop() -> None:
+                await anyio.sleep(1)
+                await reader.stop()
+
+            tasks.start_soon(stop)
+            async for _ in producer.transactions(reader):
+                pass
+
+
+async def test_wrong_consumers_are_named() -> None:
+    async with cluster(topics={"in": 1}), Producer(**TRANSACTIONAL) as producer:
+        async with Consumer("in", **READER | {"isolation_level": "read_uncommitted"}) as reader:
+            with pytest.raises(ConfigurationError, match="read_committed"):
+                producer.transactions(reader)
+        async with Consumer("in", **READER | {"enable_auto_commit": True}) as reader:
+            with pytest.raises(ConfigurationError, match="enable_auto_commit"):
+                await anext(producer.transactions(reader))
+
+
+async def test_a_kafka_that_restarts() -> None:
+    kafka: EmbeddedKafka
+    async with cluster(3, topics={"in": 3, "t": 3}) as kafka:
+        kafka.produce("in", numbers(300))
+        async with consumer() as reader, Producer(**TRANSACTIONAL) as producer:
+            node = 0
+            while sum(kafka.committed("g", "in").values()) < 300:
+                node = node % 3 + 1
+                kafka.kill(node)
+                try:
+                    async for tx in producer.transactions(reader, max_records=40):
+                        async with tx as records:
+                            for record in records:
+                                tx.send_nowait("t", record.value)
+                        break
+                except TransactionAbortedError:
+                    pass
+                finally:
+                    kafka.restart(node)
+        assert sorted(await visible(kafka), key=lambda v: int(v or b"")) == numbers(300)
