@@ -143,7 +143,13 @@ class PartitionQueue:
     def _is_full(self, now: float) -> bool:
         if now - self._acknowledged_at > _MAX_IDLE:
             self._is_confirmed = False
-        is_alone = self._identities is None or not self._is_confirmed
+        # Brokers know a batch again while it is one of the last five: none may come after one that
+        # is sent again.
+        is_alone = (
+            self._identities is None
+            or not self._is_confirmed
+            or any(batch.is_maybe_written for batch in self.in_flight)
+        )
         return len(self.in_flight) >= (1 if is_alone else self._max_in_flight)
 
     def _numbered(self, identities: Identities) -> ProduceBatch | None:

@@ -1,0 +1,253 @@
+"""The batches of one partition against a broker that may lose, delay and refuse: what is
+acknowledged is in the log once and in order, and what was "not written" is not there."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from uuid import UUID
+
+import attrs
+import pytest
+
+from kafkagroup.errors import BrokerError, RequestTimeoutError
+from kafkagroup.produce.accumulator import Accumulator
+from kafkagroup.produce.batch import NO_SEQUENCE, ProduceBatch
+from kafkagroup.produce.identity import Identities, ProducerIdentity
+from kafkagroup.produce.partition_queue import PartitionQueue
+from kafkagroup.types import TopicPartition
+from kafkagroup.wire.compression import Codec
+from kafkagroup.wire.record_decoding import decode_records
+
+TP = TopicPartition("t", 0)
+TIMEOUT = 20.0
+_SEQUENCES = 2**31
+
+
+@attrs.define
+class Sent:
+    """A batch as it is on the wire."""
+
+    data: bytes
+    values: list[bytes]
+    epoch: int
+    first: int
+
+    @property
+    def last(self) -> int:
+        return (self.first + len(self.values) - 1) % _SEQUENCES
+
+
+@attrs.define
+class Log:
+    """A partition's log, with the checks of Kafka 2.5 to 4.4."""
+
+    values: list[bytes] = attrs.field(factory=list)
+    epoch: int = -1
+    recent: deque[tuple[int, int, int]] = attrs.field(factory=lambda: deque(maxlen=5))
+    """First and last number, and offset, of the last batches of the epoch."""
+
+    def append(self, sent: Sent) -> str | int:
+        """Return the offset, or why not."""
+        if sent.first == NO_SEQUENCE:
+            self.values += sent.values
+            return len(self.values) - len(sent.values)
+        if sent.epoch < self.epoch:
+            return "fenced"
+        if sent.epoch > self.epoch and self.epoch >= 0 and sent.first != 0:
+            return "out of order"
+        if sent.epoch == self.epoch:
+            for first, last, offset in self.recent:
+                if (first, last) == (sent.first, sent.last):
+                    return offset
+            if self.recent and sent.first != (self.recent[-1][1] + 1) % _SEQUENCES:
+                return "out of order"
+        else:
+            self.recent.clear()
+        self.epoch = sent.epoch
+        offset = len(self.values)
+        self.values += sent.values
+        self.recent.append((sent.first, sent.last, offset))
+        return offset
+
+
+class World:
+    """A queue, a connection and a log."""
+
+    def __init__(self, seed: int, *, idempotent: bool) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.log = Log()
+        self.identities = Identities() if idempotent else None
+        if self.identities is not None:
+            self.identities.current = ProducerIdentity(7, 0)
+        self.accumulator = Accumulator(
+            batch_size=100,
+            max_request_size=1_000,
+            buffer_memory=100_000,
+            delivery_timeout=TIMEOUT,
+            max_in_flight=5,
+            identities=self.identities,
+            partitioner=None,
+            clock=lambda: self.now,
+            random=self.random.random,
+        )
+        self.accepted: list[tuple[ProduceBatch, int, bytes]] = []
+        self.connection: deque[tuple[ProduceBatch, Sent]] = deque()
+        self.late: list[Sent] = []
+        self.is_healed = False
+        self.accumulator.add("t", 0, None, b"first", (), 0)
+        topic = self.accumulator.topics["t"]
+        topic.resize(1)
+        self.accumulator.place(topic)
+        self.queue: PartitionQueue = topic.queues[0]
+        self.queue.follow(1, TOPIC_ID)
+
+    def add(self) -> None:
+        value = b"%d" % len(self.accepted)
+        batch = self.accumulator.add("t", 0, None, value, (), 0)
+        self.accepted.append((batch, batch.count - 1, value))
+
+    def send(self) -> None:
+        if not self.queue.closed:
+            self.queue.close_open()
+        batch = self.queue.next(self.now)
+        if batch is None:
+            return
+        self.queue.taken(batch)
+        if not self.is_healed and self.random.random() < 0.1:
+            self.queue.put_back(batch, self.now)  # the connection could not be opened
+            return
+        data = batch.encode(Codec.NONE, None, False)
+        batch.attempts += 1
+        values = [record.value or b"" for record in decode_records(data, "t", 0)]
+        sent = Sent(data, values, batch.producer_epoch, batch.base_sequence)
+        assert batch.is_maybe_written is False or batch.attempts > 1
+        self.connection.append((batch, sent))
+
+    def respond(self) -> None:
+        if not self.connection:
+            return
+        kinds = ["append"] if self.is_healed else KINDS
+        kind = self.random.choice(kinds)
+        if kind == "lose":
+            self.lose()
+            return
+        batch, sent = self.connection.popleft()
+        if kind == "refused for a while":
+            self.queue.retry(batch, self.now)
+        elif kind == "refused for good":
+            self.queue.failed(batch, BrokerError(87))
+        elif kind == "not leader":
+            batch.is_maybe_written = True
+            self.queue.retry(batch, self.now)
+        else:
+            found = self.log.append(sent)
+            if kind == "appended, unknown" and isinstance(found, int):
+                batch.is_maybe_written = True
+                self.queue.retry(batch, self.now)
+            elif isinstance(found, int):
+                self.queue.acknowledged(batch, found, -1, self.now)
+            elif found == "fenced":
+                self.queue.needs_new_epoch(batch, self.now)
+            else:
+                self.queue.out_of_order(batch, self.now)
+
+    def lose(self) -> None:
+        """The connection breaks: some requests were executed, some will be, the others not."""
+        executed = self.random.randint(0, len(self.connection))
+        arriving = self.random.randint(executed, len(self.connection))
+        lost = list(self.connection)
+        self.connection.clear()
+        for n, (batch, sent) in enumerate(lost):
+            if n < executed:
+                self.log.append(sent)
+            elif n < arriving:
+                self.late.append(sent)
+            batch.is_maybe_written = True
+            self.queue.retry(batch, self.now)
+
+    def arrive(self) -> None:
+        if self.late:
+            self.log.append(self.late.pop(0))
+
+    def expire(self) -> None:
+        self.now += self.random.random() * 3
+        self.queue.expire(self.now, RequestTimeoutError("late"))
+
+    def heal(self) -> None:
+        self.is_healed = True
+        while self.late:
+            self.arrive()
+        for _ in range(10_000):
+            if self.queue.is_idle:
+                return
+            self.now += 0.01
+            self.queue.expire(self.now, RequestTimeoutError("late"))
+            self.send()
+            self.respond()
+        raise AssertionError("the queue does not become idle")
+
+    def check(self) -> None:
+        values = self.log.values
+        assert len(set(values)) == len(values), "written twice"
+        positions = [int(value) for value in values if value != b"first"]
+        assert positions == sorted(positions), "out of order"
+        for batch, index, value in self.accepted:
+            while batch.moved is not None:
+                batch, index = batch.moved[index]
+            assert batch.has_ended
+            if batch.error is None:
+                if batch.base_offset >= 0:
+                    assert values[batch.base_offset + index] == value
+            elif not batch.is_maybe_written:
+                assert value not in values, "it was said that it is not written"
+
+
+TOPIC_ID = UUID(int=1)
+
+KINDS = (
+    *["append"] * 6,
+    *["lose"] * 2,
+    "appended, unknown",
+    "refused for a while",
+    "refused for good",
+    "not leader",
+)
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_any_order_of_events_writes_each_record_once(part: int) -> None:
+    for seed in range(100 * part, 100 * (part + 1)):
+        world = World(seed, idempotent=True)
+        steps: list[Callable[[], None]] = [
+            *[world.add] * 4,
+            *[world.send] * 5,
+            *[world.respond] * 4,
+            world.arrive,
+            world.expire,
+        ]
+        for _ in range(world.random.randint(10, 300)):
+            world.random.choice(steps)()
+        world.heal()
+        try:
+            world.check()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+def test_numbers_begin_again_at_0_after_the_greatest() -> None:
+    world = World(1, idempotent=True)
+    world.is_healed = True
+    world.send()
+    world.respond()
+    world.queue._next_sequence = _SEQUENCES - 2
+    world.log.recent.clear()
+    for _ in range(20):
+        world.add()
+        world.send()
+        world.respond()
+    world.heal()
+    world.check()
+    assert len(world.log.values) == 21
