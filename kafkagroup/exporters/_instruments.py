@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from kafkagroup import ClosedError, GroupMetrics
-from kafkagroup._values import frozen
+from kafkagroup._values import evolve, frozen
+from kafkagroup.runtime.produce.metrics import ProducerMetrics
 
 __all__ = ["INSTRUMENTS", "Instrument", "Labels", "Observed", "measured", "samples"]
 
@@ -21,9 +22,10 @@ Labels = Mapping[str, str]
 
 
 class Observed(Protocol):
-    """A client with metrics: a `Consumer`, a `GroupMember`, an `Election` or `Shards`."""
+    """A client with metrics: a `Consumer`, a `GroupMember`, an `Election`, `Shards` or a
+    `Producer`."""
 
-    def metrics(self) -> GroupMetrics: ...
+    def metrics(self) -> GroupMetrics | ProducerMetrics: ...
 
 
 @frozen
@@ -34,16 +36,16 @@ class Instrument:
     unit: str
     """The unit in the Unified Code for Units of Measure; "" for a number."""
     description: str
-    read: Callable[[GroupMetrics], Iterable[tuple[Labels, float]]]
+    read: Callable[[Any], Iterable[tuple[Labels, float]]]
     labels: tuple[str, ...] = ()
     """The names of the labels that `read` returns."""
     counts: bool = False
     """Whether this is a counter."""
+    of: type[object] = GroupMetrics
+    """The class of the metrics that have it."""
 
 
-def _gauge(
-    name: str, unit: str, description: str, read: Callable[[GroupMetrics], float]
-) -> Instrument:
+def _gauge(name: str, unit: str, description: str, read: Callable[[Any], float]) -> Instrument:
     return Instrument(name, unit, description, lambda m: (({}, read(m)),))
 
 
@@ -54,7 +56,12 @@ def _requests(kind: str, time: str, what: str) -> Iterator[Instrument]:
     yield _gauge(f"{kind}_{time}_max", "s", f"{what}: longest time", lambda m: read(m).maximum)
 
 
-INSTRUMENTS = (
+def _counter(name: str, unit: str, description: str) -> Instrument:
+    read = attrgetter(name)
+    return Instrument(name, unit, description, lambda m: (({}, read(m)),), counts=True)
+
+
+_OF_MEMBERS = (
     *_requests("heartbeat", "response_time", "Heartbeats"),
     *_requests("join", "time", "Joins"),
     *_requests("sync", "time", "Syncs"),
@@ -117,11 +124,25 @@ INSTRUMENTS = (
     _gauge("buffered_bytes", "By", "Fetched, not delivered yet", lambda m: m.buffered_bytes),
     _gauge("fetching_bytes", "By", "At most in flight", lambda m: m.fetching_bytes),
 )
+
+_OF_PRODUCERS = (
+    *_requests("produce", "latency", "Produce requests"),
+    _counter("written_records", "", "Records that were acknowledged"),
+    _counter("written_bytes", "By", "Bytes of their batches, as compressed"),
+    _counter("failed_records", "", "Records that were refused, or not acknowledged in time"),
+    _counter("retried_batches", "", "Batches that were sent again"),
+    _gauge("unwritten_bytes", "By", "Used of buffer_memory", lambda m: m.buffered_bytes),
+)
+
+INSTRUMENTS = (
+    *_OF_MEMBERS,
+    *(evolve(instrument, of=ProducerMetrics) for instrument in _OF_PRODUCERS),
+)
 """Every exported metric."""
 
 
-def measured(members: Mapping[str, Observed]) -> dict[str, GroupMetrics]:
-    """Return the metrics of the running members, by name."""
+def measured(members: Mapping[str, Observed]) -> dict[str, GroupMetrics | ProducerMetrics]:
+    """Return the metrics of the running members and producers, by name."""
     found = {}
     for name, member in tuple(members.items()):
         try:
@@ -132,10 +153,12 @@ def measured(members: Mapping[str, Observed]) -> dict[str, GroupMetrics]:
 
 
 def samples(
-    instrument: Instrument, metrics: Mapping[str, GroupMetrics]
+    instrument: Instrument, metrics: Mapping[str, GroupMetrics | ProducerMetrics]
 ) -> Iterator[tuple[Labels, float]]:
-    """Return the values of one instrument, labelled with the member's name as `client`."""
+    """Return the values of one instrument, labelled with the client's name as `client`."""
     for name, of_member in metrics.items():
+        if not isinstance(of_member, instrument.of):
+            continue
         for labels, value in instrument.read(of_member):
             if math.isfinite(value):
                 yield {"client": name, **labels}, value

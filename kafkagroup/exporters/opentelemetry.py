@@ -15,8 +15,8 @@ __all__ = ["observe"]
 
 
 def observe(members: Mapping[str, Observed], meter: Meter) -> None:
-    """Create observable instruments for the metrics of consumers, group members, elections and
-    shards.
+    """Create observable instruments for the metrics of consumers, producers, group members,
+    elections and shards.
 
     ```python
     observe({"billing": consumer}, opentelemetry.metrics.get_meter("kafkagroup"))

@@ -20,7 +20,8 @@ __all__ = ["GroupCollector"]
 
 
 class GroupCollector(Collector):
-    """The metrics of consumers, group members, elections and shards, read at each scrape.
+    """The metrics of consumers, producers, group members, elections and shards, read at each
+    scrape.
 
     ```python
     prometheus_client.REGISTRY.register(GroupCollector({"billing": consumer}))

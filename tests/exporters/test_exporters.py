@@ -30,6 +30,7 @@ from kafkagroup._values import fields
 from kafkagroup.events import RebalanceCause
 from kafkagroup.exporters.opentelemetry import observe
 from kafkagroup.exporters.prometheus import GroupCollector
+from kafkagroup.runtime.produce.metrics import ProducerMetrics
 from kafkagroup.testing.embedded import EmbeddedKafka
 
 METRICS = GroupMetrics(
@@ -83,11 +84,32 @@ kafkagroup_fetching_bytes{client="billing"} 1024.0
 """
 
 
+WRITTEN = ProducerMetrics(
+    produce=RequestMetrics(rate=8.0, average=0.125, maximum=0.5),
+    written_records=70,
+    written_bytes=700,
+    failed_records=2,
+    retried_batches=3,
+    buffered_bytes=40,
+)
+
+SCRAPED_PRODUCER = """
+kafkagroup_produce_rate{client="orders"} 8.0
+kafkagroup_produce_latency_avg{client="orders"} 0.125
+kafkagroup_produce_latency_max{client="orders"} 0.5
+kafkagroup_written_records_total{client="orders"} 70.0
+kafkagroup_written_bytes_total{client="orders"} 700.0
+kafkagroup_failed_records_total{client="orders"} 2.0
+kafkagroup_retried_batches_total{client="orders"} 3.0
+kafkagroup_unwritten_bytes{client="orders"} 40.0
+"""
+
+
 class Member:
-    def __init__(self, metrics: GroupMetrics) -> None:
+    def __init__(self, metrics: GroupMetrics | ProducerMetrics) -> None:
         self._metrics = metrics
 
-    def metrics(self) -> GroupMetrics:
+    def metrics(self) -> GroupMetrics | ProducerMetrics:
         return self._metrics
 
 
@@ -123,6 +145,13 @@ BOTH = pytest.mark.parametrize("export", [scrape, read])
 @BOTH
 def test_every_metric_of_a_member(export: Any) -> None:
     assert export({"billing": Member(METRICS)}) == SCRAPED.split("\n")[1:-1]
+
+
+@BOTH
+def test_every_metric_of_a_producer(export: Any) -> None:
+    assert export({"orders": Member(WRITTEN)}) == SCRAPED_PRODUCER.split("\n")[1:-1]
+    names = fields(ProducerMetrics)
+    assert all(getattr(WRITTEN, name) != getattr(ProducerMetrics(), name) for name in names)
 
 
 def test_every_metric_is_exported() -> None:
