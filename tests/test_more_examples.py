@@ -9,9 +9,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
+import anyio
 import pytest
 from example_process import end, read_until, running
 
+from kafkagroup import Consumer, TopicPartition
 from kafkagroup.testing import EmbeddedKafka
 
 
@@ -112,3 +114,40 @@ def test_a_full_pool_pauses_consuming_until_it_has_drained(kafka: EmbeddedKafka)
     assert len(turns) > 10
     assert turns == ["paused", "resumed"] * (len(turns) // 2) + ["paused"] * (len(turns) % 2)
     assert kafka.group_state("group") == "Empty"
+
+
+def test_the_pipeline_writes_each_record_once_over_a_restart(kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("out", 1)
+    arguments = (kafka.bootstrap_servers, "t", "out", "group", "0")
+    expected = 0
+    for batch in (["a", "b"], ["c", "d", "e"]):
+        kafka.produce("t", batch)
+        expected += len(batch)
+        with running("exactly_once.py", *arguments) as process:
+            deadline = time.monotonic() + 60
+            while sum(kafka.committed("group", "t").values()) < expected:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            output, _ = end(process, signal.SIGTERM)
+            assert process.returncode == 0
+            assert output.endswith("records\n")
+    records = read_committed(kafka, "out")
+    assert sorted(records) == [b"A", b"B", b"C", b"D", b"E"]
+
+
+def read_committed(kafka: EmbeddedKafka, topic: str) -> list[bytes | None]:
+    async def read() -> list[bytes | None]:
+        async with Consumer(
+            bootstrap_servers=kafka.bootstrap_servers,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        ) as consumer:
+            tp = TopicPartition(topic, 0)
+            await consumer.assign([tp])
+            found = []
+            while await consumer.position(tp) < kafka.log_end(topic, 0):
+                for records in (await consumer.getmany(timeout=0.1)).values():
+                    found += [record.value for record in records]
+            return found
+
+    return anyio.run(read)
