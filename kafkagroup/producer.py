@@ -22,6 +22,7 @@ from kafkagroup.consuming_transactions import ConsumingTransactions
 from kafkagroup.errors import (
     BufferFullError,
     ClosedError,
+    ClusterChangedError,
     ConfigurationError,
     ErrorCode,
     IllegalStateError,
@@ -231,6 +232,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         options = self._options
         cluster = self._cluster = Cluster(self._servers, self._connecting, tasks, self._troubles)
         await cluster.refresh()
+        cluster.watch_identity(on_changed=lambda _: None, on_adopted=self._on_adopted)
         if options.transactional_id is not None:
             self._transactions = TransactionManager(
                 cluster,
@@ -257,6 +259,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._sender.start()
         if self._transactions is None:
             self._accepting_thread = get_ident()
+
+    def _on_adopted(self, _: ClusterChangedError) -> None:
+        """Begin with an id of the other cluster: this one's means another producer there."""
+        if self._sender is not None:
+            self._sender.forget_identity()
 
     # ------------------------------------------------------------ records
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -27,7 +28,7 @@ class OneShotEvent:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._waiting: tuple[asyncio.Future[None] | trio.Event, ...] = ()
+        self._waiting: Sequence[asyncio.Future[None] | trio.Event] = ()
 
     def set(self) -> None:
         """Set the event and wake all tasks that wait for it."""
@@ -59,7 +60,7 @@ class OneShotEvent:
         if until < math.inf:
             # Not a cancel scope: an idle member would spend a tenth of its CPU time on those.
             timer = loop.call_at(until, _wake, waiter)
-        self._waiting += (waiter,)
+        self._add(waiter)
         try:
             await waiter
         finally:
@@ -72,12 +73,20 @@ class OneShotEvent:
         import trio
 
         waiter = trio.Event()
-        self._waiting += (waiter,)
+        self._add(waiter)
         try:
             with trio.CancelScope(deadline=until):
                 await waiter.wait()
         finally:
             self._withdraw(waiter)
+
+    def _add(self, waiter: asyncio.Future[None] | trio.Event) -> None:
+        # Mostly there is one. Of thousands, as of senders whose records share a batch, each would
+        # copy a tuple.
+        if isinstance(self._waiting, list):
+            self._waiting.append(waiter)
+        else:
+            self._waiting = [*self._waiting, waiter] if self._waiting else (waiter,)
 
     def _withdraw(self, waiter: asyncio.Future[None] | trio.Event) -> None:
         if not self._is_set:

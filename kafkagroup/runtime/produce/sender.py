@@ -28,7 +28,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
-from kafkagroup.produce.identity import Identities
+from kafkagroup.produce.identity import NO_IDENTITY, Identities
 from kafkagroup.produce.partition_queue import PartitionQueue
 from kafkagroup.produce.splitting import split
 from kafkagroup.produce.topic_queues import TopicQueues
@@ -191,6 +191,13 @@ class Sender:
             self.fail_all(error)
         for queue in self._accumulator.queues():
             self.look(queue)
+
+    def forget_identity(self) -> None:
+        """Request another producer id. A transactional producer cannot: its id is the
+        coordinator's."""
+        if self._ids is not None and self._identities is not None:
+            self._identities.current = NO_IDENTITY
+            self._ids.request()
 
     # ------------------------------------------------------------ requests
 

@@ -122,11 +122,6 @@ class TransactionManager:
         return self._state.producer_id, self._state.epoch
 
     @property
-    def transactional_id(self) -> str:
-        """The id that all producers share of which one may write."""
-        return self._state.transactional_id
-
-    @property
     def number(self) -> int:
         """The number of the last transaction, from 1."""
         return self._state.number
