@@ -228,6 +228,10 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         )
         self._room = Room(self._accumulator)
 
+    def _on_fork(self) -> None:
+        super()._on_fork()
+        self._accepting_thread = None  # `send_nowait` looks at nothing else
+
     async def _open(self, tasks: TaskGroup) -> None:
         options = self._options
         cluster = self._cluster = Cluster(self._servers, self._connecting, tasks, self._troubles)
@@ -513,8 +517,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     # ------------------------------------------------------------ waiting
 
     async def ready(self) -> None:
-        """Wait until there is room for a record of any size, up to `max_request_size` or half of
-        `buffer_memory`. Raises: ClosedError."""
+        """Wait until there is room for the last record that there was none for, and for any up to
+        `max_request_size` or half of `buffer_memory`. Raises: ClosedError."""
         self._check_open()
         with self._until_stopped():
             await self._room.wait_any()

@@ -49,6 +49,8 @@ class Accumulator:
         """Called when the first record waits for the number of a topic's partitions."""
         self.on_open: Callable[[PartitionQueue], None] = lambda _: None
         """Called when a batch is begun, and so the one before is closed."""
+        self._needed = _RECORD_OVERHEAD
+        """The bytes of the last record that there was no room for."""
         self._batch_size = batch_size
         self._delivery_timeout = delivery_timeout
         self._max_in_flight = max_in_flight
@@ -87,6 +89,11 @@ class Accumulator:
                 f" max_request_size={self.max_record}"
             )
         if self.used + size > self.limit:
+            if size > self.limit:
+                raise ConfigurationError(
+                    f"a record of {size} bytes is larger than buffer_memory={self.limit}"
+                )
+            self._needed = size
             raise BufferFullError(
                 f"buffer_memory={self.limit} bytes are used up by records that were not"
                 " acknowledged yet; await ready(), or send()"
@@ -199,7 +206,10 @@ class Accumulator:
 
     @property
     def is_full(self) -> bool:
-        """Whether the largest record would not fit, and more than half of the memory is used."""
+        """Whether the last record that there was no room for would still not fit; or the largest
+        one would not, and more than half of the memory is used."""
+        if self.used + self._needed > self.limit:
+            return True
         return self.used > max(self.limit - self.max_record, self.limit // 2)
 
     def queues(self) -> Iterator[PartitionQueue]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import anyio
 
 from kafkagroup.concurrency.coalescing_task import CoalescingTask
-from kafkagroup.errors import BrokerError, KafkaGroupError, broker_error
+from kafkagroup.errors import BrokerError, ErrorCode, KafkaGroupError, broker_error
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.produce.partition_queue import PartitionQueue
@@ -49,8 +49,8 @@ class MetadataWatch:
         self._leaderless: set[PartitionQueue] = set()
         self._is_stale = False
         self._requested: set[str] = set()
-        """The topics that were requested once, which may have created them. Later requests must
-        not: they would bring a deleted topic back (KAFKA-5789)."""
+        """The topics that were known, or requested so that the broker may create them. Later
+        requests must not: they would bring a deleted topic back (KAFKA-5789)."""
         self._causes: dict[TopicPartition, KafkaGroupError] = {}
         """Why the last attempt for a partition failed."""
         self._last_error: KafkaGroupError | None = None
@@ -122,8 +122,9 @@ class MetadataWatch:
         while True:
             self._is_stale = False
             try:
-                await self._request_new()
                 await self._cluster.refresh()
+                if await self._request_missing():
+                    await self._cluster.refresh()
                 self._last_error = None
             except KafkaGroupError as error:
                 self._last_error = error
@@ -142,22 +143,28 @@ class MetadataWatch:
             or any(topic.unplaced is not None for topic in self._accumulator.topics.values())
         )
 
-    async def _request_new(self) -> None:
-        """Request the topics that were not requested yet, which creates them if the broker does
-        so."""
-        new = [
+    async def _request_missing(self) -> bool:
+        """Request the topics that were never known, which creates them if the broker does so.
+        Return whether there are such topics."""
+        known = self._cluster.metadata.topics
+        missing = [
             name
             for name, topic in self._accumulator.topics.items()
-            if topic.unplaced is not None and name not in self._requested
+            if topic.unplaced is not None
+            and name not in self._requested
+            and (
+                name not in known or known[name].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
         ]
-        if not new:
-            return
+        if not missing:
+            return False
         request = MetadataRequest(
-            topics=tuple(MetadataRequestTopic(name=name) for name in new),
+            topics=tuple(MetadataRequestTopic(name=name) for name in missing),
             allow_auto_topic_creation=True,
         )
         await self._cluster.request_any(request)
-        self._requested.update(new)
+        self._requested.update(missing)
+        return True
 
     def _follow(self) -> None:
         """Note what the metadata says now."""
@@ -178,6 +185,7 @@ class MetadataWatch:
         if found is None:
             return
         if found.partitions:
+            self._requested.add(topic.name)
             topic.resize(len(found.partitions))
             nodes = metadata.nodes
             topic.available = [
