@@ -23,7 +23,7 @@ from kafkagroup.errors import (
     KafkaGroupError,
     TransactionAbortedError,
 )
-from kafkagroup.transaction import Transaction
+from kafkagroup.transaction import Transaction, TransactionalProducer
 from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from kafkagroup.consume.owned import OwnedPartition
     from kafkagroup.consumer import Consumer
-    from kafkagroup.producer import Producer
 
 __all__ = ["ConsumingTransaction", "ConsumingTransactions"]
 
@@ -47,7 +46,7 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
 
     def __init__(
         self,
-        producer: Producer[K_contra, V_contra],
+        producer: TransactionalProducer[K_contra, V_contra],
         consumer: Consumer[K_co, V_co],
         max_records: int,
         max_interval: float,
@@ -117,7 +116,7 @@ class ConsumingTransaction(
     """
 
     def __init__(
-        self, producer: Producer[K_contra, V_contra], consumer: Consumer[K_co, V_co]
+        self, producer: TransactionalProducer[K_contra, V_contra], consumer: Consumer[K_co, V_co]
     ) -> None:
         super().__init__(producer)
         self._consumer = consumer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 
@@ -16,11 +16,67 @@ from kafkagroup.types import Headers, RecordMetadata
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from kafkagroup.consume.commits import Commit
     from kafkagroup.consumer import Consumer
-    from kafkagroup.producer import Producer
+    from kafkagroup.options import ProducerOptions
     from kafkagroup.runtime.produce.record_future import RecordFuture
 
-__all__ = ["Transaction"]
+__all__ = ["Transaction", "TransactionalProducer"]
+
+
+class TransactionalProducer(Protocol[K_contra, V_contra]):
+    """What a transaction needs of its producer."""
+
+    @property
+    def _options(self) -> ProducerOptions: ...
+
+    @property
+    def _open_transaction(self) -> object: ...
+
+    async def _begin(self, transaction: Any) -> None: ...
+
+    async def _commit(self) -> None: ...
+
+    async def _abort(self, why: KafkaGroupError) -> None: ...
+
+    def _raise_if_failed(self) -> None: ...
+
+    async def _send_offsets(self, consumer: Consumer[Any, Any]) -> None: ...
+
+    async def _send_commits(
+        self, consumer: Consumer[Any, Any], commits: Sequence[Commit]
+    ) -> None: ...
+
+    async def send(
+        self,
+        topic: str,
+        value: V_contra,
+        *,
+        key: K_contra | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> RecordMetadata: ...
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: V_contra,
+        *,
+        key: K_contra | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> RecordFuture: ...
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[V_contra],
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+    ) -> list[RecordMetadata]: ...
 
 
 @public
@@ -38,7 +94,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
 
     _hot_methods = frozenset(("send_nowait",))
 
-    def __init__(self, producer: Producer[K_contra, V_contra]) -> None:
+    def __init__(self, producer: TransactionalProducer[K_contra, V_contra]) -> None:
         self._producer = producer
         self._is_open = False
 

@@ -53,6 +53,8 @@ _ONE = {
     "consumer": "clients",
     "group": "clients",
     "producer": "clients",
+    "transaction": "clients",
+    "consuming_transactions": "clients",
     "broker": "clients",
     "callbacks": "types, errors",
     "types": "types, errors",
