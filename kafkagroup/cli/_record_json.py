@@ -12,10 +12,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kafkagroup import NewRecord, Record
+from kafkagroup import Record
 from kafkagroup._timestamps import check_timestamp
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import MAX_INT32, NO_TIMESTAMP, Headers
+from kafkagroup.wire.batch_writing import NewRecord
 
 __all__ = ["Placed", "record_from_json", "record_to_json"]
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from itertools import groupby
 
 import anyio
-import anyio.lowlevel
 import click
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from kafkagroup import Codec, NewRecord, Producer
+from kafkagroup import Codec, Producer, RecordFuture
 from kafkagroup._signals import open_signal_receiver
 from kafkagroup._text import printable
 from kafkagroup.cli._connection import Connection, connected
@@ -22,25 +21,27 @@ from kafkagroup.cli._live import ticks
 from kafkagroup.cli._pipes import read_stdin
 from kafkagroup.cli._record_json import Placed, record_from_json
 from kafkagroup.cli._view import count, print_message
-from kafkagroup.errors import KafkaGroupError, NotWrittenError
-from kafkagroup.types import Headers
+from kafkagroup.errors import BrokerError, BufferFullError, KafkaGroupError, NotWrittenError
+from kafkagroup.types import NO_TIMESTAMP, Headers
+from kafkagroup.wire.batch_writing import NewRecord
 
 __all__ = ["command"]
 
 _READ_BYTES = 1 << 18
 """Most bytes of one read of stdin."""
 
-_CHUNKS_AHEAD = 4
-"""Most reads of stdin ahead of the write in progress."""
-
 _MAX_LINE = 16 << 20
 """Most bytes of one line; brokers accept a megabyte by default."""
+
+_MAX_REQUEST = _MAX_LINE + (1 << 20)
+"""The limit of a request. The broker decides whether a line is too large for it."""
 
 _PROGRESS_INTERVAL = 0.5
 """Seconds between two updates of the progress on a terminal."""
 
 _GRACE = 3.0
-"""Seconds after a signal in which brokers may still acknowledge the records in flight."""
+"""Seconds after a signal, or an error, in which brokers may still acknowledge the records in
+flight."""
 
 _SIGNAL_EXIT_BASE = 128
 """The exit code after a signal is this plus the signal's number, as in shells."""
@@ -120,10 +121,10 @@ def command(
     """Write each line of stdin, any bytes without the line end, as a record of TOPIC.
 
     The command ends when all in-sync replicas have every record. An error names the line that was
-    rejected, or not acknowledged in time; earlier lines of the same partition are written. A line
-    may be written twice if a response is lost. Keys are partitioned as by Kafka's own producers;
-    lines without a key that are read together go to one partition. The topic must exist. After
-    SIGINT or SIGTERM, the command waits up to 3 s for acknowledgements.
+    rejected, or not acknowledged in time; earlier lines are written, and later ones may be. Each
+    line is written once, also if a response is lost. Keys are partitioned as by Kafka's own
+    producers; lines without a key go to one partition for some kilobytes, then to another. The
+    topic must exist. After SIGINT or SIGTERM, the command waits up to 3 s for acknowledgements.
 
     With --json a line is an object with a "value", and optionally "key", "headers" and "timestamp".
     Keys and values are strings, null, or {"base64": "..."}. "topic", "partition" and "offset" are
@@ -143,7 +144,16 @@ def command(
     else:
         separator = None if key_separator is None else key_separator.encode()
         parse = partial(_from_text, separator, headers)
-    producer = Producer(compression=Codec[compression.upper()], **connection.options(Producer))
+    producer = Producer(
+        **{
+            "max_request_size": _MAX_REQUEST,
+            **connection.options(Producer),
+            "compression_type": compression,
+            "close_timeout": _GRACE,
+        }
+    )
+    # Lines that were not written at the close are reported here, by their numbers.
+    logging.getLogger("kafkagroup.producer").setLevel(logging.CRITICAL)
     writer = _Writer(producer, topic, partition, parse)
     code = anyio.run(writer.run)
     unknown = f"; the outcome of {n} more is unknown" if (n := writer.unknown_count) else ""
@@ -184,8 +194,14 @@ class _Writer:
         """How many sent records were not acknowledged in time after a signal."""
         self._progress_shown = False
         self._failure: KafkaGroupError | None = None
-        """Why lines were not written."""
-        self._sending: anyio.CancelScope | None = None
+        """Why a line was not written."""
+        self._invalid: KafkaGroupError | None = None
+        """Why the line after the last accepted one cannot be written."""
+        self._sent: deque[RecordFuture] = deque()
+        """The lines after the written ones."""
+        self._has_read_all = False
+        """Whether no line is read any more."""
+        self._was_read = anyio.Event()
         self._producer = producer
         self._topic = topic
         self._partition = partition
@@ -193,25 +209,34 @@ class _Writer:
 
     async def run(self) -> int:
         """Return the exit code. Raises: KafkaGroupError that names the line."""
-        sender, receiver = anyio.create_memory_object_stream[bytes](_CHUNKS_AHEAD)
         with open_signal_receiver() as signals:
+            try:
+                code = await self._run(signals)
+            finally:
+                if self._progress_shown:
+                    click.echo("\r\x1b[K", nl=False, err=True)
+        if self._failure is not None:
+            raise self._failure
+        return code
+
+    async def _run(self, signals: AsyncIterator[signal.Signals]) -> int:
+        code = 0
+        try:
             async with self._producer:
                 # An unknown topic is reported at once, not after the first line of input.
                 await self._producer.partition_count(self._topic)
                 works: list[Callable[[], Awaitable[int]]] = [
-                    partial(self._wait_for_signal, signals),
-                    partial(self._copy_stdin, sender, receiver),
+                    partial(_wait_for_signal, signals),
+                    self._copy_stdin,
                 ]
                 if sys.stderr.isatty() and not sys.stdin.isatty():
                     works.append(self._show_progress)
-                try:
-                    code = await first(*works)
-                finally:
-                    if self._progress_shown:
-                        click.echo("\r\x1b[K", nl=False, err=True)
-                if self._failure is not None:
-                    raise self._failure
-                return code
+                code = await first(*works)
+        except NotWrittenError:
+            pass  # each line is looked at below, which names it
+        # The close has waited for the lines in flight, as a count without them would be too low.
+        await self._settle()
+        return code
 
     async def _show_progress(self) -> int:
         """Write the count over itself, until cancelled."""
@@ -222,81 +247,118 @@ class _Writer:
                 click.echo(f"\r\x1b[K{printable(text)}", nl=False, err=True)
         raise AssertionError("ticks never end")
 
-    async def _wait_for_signal(self, signals: AsyncIterator[signal.Signals]) -> int:
-        """Wait for a signal, limit the write in progress, and return the exit code."""
-        ending = await anext(signals)
-        if self._sending is not None:
-            self._sending.deadline = anyio.current_time() + _GRACE
-        return _SIGNAL_EXIT_BASE + ending
-
-    async def _copy_stdin(
-        self, sender: MemoryObjectSendStream[bytes], receiver: MemoryObjectReceiveStream[bytes]
-    ) -> int:
-        async def write() -> None:
-            try:
-                async with receiver:
-                    await self._write_all(receiver)
-            except KafkaGroupError as error:
-                # Raised by `run`: the task group would wrap it in an ExceptionGroup, or, after a
-                # signal has cancelled it, drop it.
-                self._failure = error
-                tasks.cancel_scope.cancel()
-
+    async def _copy_stdin(self) -> int:
+        """Write all lines, up to the first one that fails."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(write)
-            async with sender:
-                while chunk := await read_stdin(_READ_BYTES):
-                    await sender.send(chunk)
+            tasks.start_soon(self._read)
+            await self._confirm()
+            tasks.cancel_scope.cancel()
         return 0
 
-    async def _write_all(self, chunks: MemoryObjectReceiveStream[bytes]) -> None:
+    # ------------------------------------------------------------ from stdin to the producer
+
+    async def _read(self) -> None:
+        """Give the producer the lines, up to the first one that is invalid."""
+        try:
+            await self._read_lines()
+        except (KafkaGroupError, ValueError) as error:
+            self._invalid = self._failed(len(self._sent), str(error))
+        self._has_read_all = True
+        self._was_read.set()
+
+    async def _read_lines(self) -> None:
+        """Raises: ValueError or KafkaGroupError for an invalid line."""
         rest = b""
-        async for chunk in chunks:
-            data = [rest, chunk]
-            # All that was read meanwhile: fewer requests when brokers are slower than stdin.
-            while chunks.statistics().current_buffer_used:
-                data.append(chunks.receive_nowait())
-            *lines, rest = b"".join(data).split(b"\n")
-            await self._write(lines)
+        while chunk := await read_stdin(_READ_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                await self._send(line)
+            self._was_read.set()
             if len(rest) > _MAX_LINE:
-                raise self._failed(0, f"it has more than {_MAX_LINE} bytes")
+                raise ValueError(f"it has more than {_MAX_LINE} bytes")
         if rest:
-            await self._write([rest])
+            await self._send(rest)
 
-    async def _write(self, lines: Sequence[bytes]) -> None:
-        """Write the lines, up to the first one that is invalid."""
-        records: list[Placed] = []
-        parse_error: ValueError | None = None
-        for line in lines:
+    async def _send(self, line: bytes) -> None:
+        record, partition = self._parse(line)
+        timestamp = None if record.timestamp == NO_TIMESTAMP else record.timestamp
+        while True:
             try:
-                records.append(self._parse(line))
-            except ValueError as error:
-                parse_error = error
-                break
-        for partition, run in _runs(records):
-            await self._send(run, self._partition if partition is None else partition)
-        if parse_error is not None:
-            raise self._failed(0, str(parse_error))
+                future = self._producer.send_nowait(
+                    self._topic,
+                    record.value,
+                    key=record.key,
+                    partition=self._partition if partition is None else partition,
+                    headers=record.headers,
+                    timestamp=timestamp,
+                )
+            except BufferFullError:
+                self._was_read.set()
+                await self._producer.ready()
+            else:
+                self._sent.append(future)
+                return
 
-    async def _send(self, records: Sequence[NewRecord], partition: int | None) -> None:
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        # A signal does not interrupt the write: the reported count would be too low.
-        with anyio.CancelScope(shield=True) as self._sending:
+    # ------------------------------------------------------------ acknowledgements
+
+    async def _confirm(self) -> None:
+        """Count the lines that are written, in their order, until all are, or one has failed."""
+        while True:
+            while self._sent:
+                try:
+                    await self._sent[0]
+                except NotWrittenError as error:
+                    self._failure = await self._not_written(0, error)
+                    return
+                self._sent.popleft()
+                self.written_count += 1
+            if self._has_read_all:
+                self._failure = self._invalid
+                return
+            self._was_read = anyio.Event()
+            await self._was_read.wait()
+
+    async def _settle(self) -> None:
+        """Count what became of the lines in flight when the command was ended. All have ended, so
+        this does not wait."""
+        if self._failure is not None:
+            return
+        written = 0
+        for index, future in enumerate(self._sent):
             try:
-                await self._producer.write(self._topic, records, partition=partition)
+                await future
             except NotWrittenError as error:
-                raise self._failed(error.index, str(error.why)) from error
-            except KafkaGroupError as error:
-                raise self._failed(0, str(error)) from error
-            self.written_count += len(records)
-        if self._sending.cancelled_caught:
-            self.unknown_count = len(records)
+                if isinstance(error.why, BrokerError):
+                    self._failure = await self._not_written(index, error)
+                    return
+                self.unknown_count += error.is_maybe_written
+            else:
+                written += 1
+        self.written_count += written
+
+    async def _not_written(self, index: int, error: NotWrittenError) -> KafkaGroupError:
+        """Return the error for a line that was not written; `index` is its place in `_sent`."""
+        if error.is_of_another_record:
+            index = await self._refused_index(index, error)
+        if error.is_maybe_written:
+            return self._failed(index, f"it may have been written: {error.why}")
+        return self._failed(index, str(error.why))
+
+    async def _refused_index(self, index: int, error: NotWrittenError) -> int:
+        """Return the place of the line because of which the broker refused a batch."""
+        for at, future in enumerate(self._sent):
+            if at > index and future.done():
+                try:
+                    await future
+                except NotWrittenError as other:
+                    if other.why is error.why and not other.is_of_another_record:
+                        return at
+        return index
 
     def _failed(self, index: int, why: str) -> KafkaGroupError:
         return KafkaGroupError(f"line {self.written_count + index + 1}: {why}")
 
 
-def _runs(placed: Sequence[Placed]) -> Iterator[tuple[int | None, list[NewRecord]]]:
-    """Group adjacent records of the same partition."""
-    for partition, run in groupby(placed, key=lambda one: one.partition):
-        yield partition, [record for record, _ in run]
+async def _wait_for_signal(signals: AsyncIterator[signal.Signals]) -> int:
+    """Return the exit code after a signal."""
+    return _SIGNAL_EXIT_BASE + await anext(signals)
