@@ -21,7 +21,6 @@ from kafkagroup import (
     ClosedError,
     Consumer,
     DeserializationError,
-    NewRecord,
     NotAssignedError,
     Producer,
     Record,
@@ -164,8 +163,9 @@ class Worker:
         }
         headers = [(name, text.encode()) for name, text in about.items()]
         # Without the record's timestamp: retention would delete an old record at once.
-        letter = NewRecord(record.key, value, headers=(*record.headers, *headers))
-        await self._producer.write(self._dead_letters, [letter])
+        await self._producer.send(
+            self._dead_letters, value, key=record.key, headers=(*record.headers, *headers)
+        )
         print(f"dead: {record.partition}/{record.offset}: {about['dlq.error']}", flush=True)
 
     def _seek(self, record: Record[object, object], offset: int) -> bool:

@@ -4,11 +4,13 @@ from kafkagroup._signals import open_signal_receiver
 from kafkagroup.admin import Admin
 from kafkagroup.consume.delivery import Batch
 from kafkagroup.consumer import Consumer
+from kafkagroup.consuming_transactions import ConsumingTransaction
 from kafkagroup.coordination import Election, Leadership, ShardAssignment, Shards
 from kafkagroup.errors import (
     AuthenticationError,
     AuthorizationError,
     BrokerError,
+    BufferFullError,
     ChangesRefusedError,
     ClosedError,
     CommitFailedError,
@@ -21,6 +23,9 @@ from kafkagroup.errors import (
     NotAssignedError,
     NotWrittenError,
     OffsetOutOfRangeError,
+    ProducerFencedError,
+    TransactionAbortedError,
+    TransactionOutcomeUnknownError,
     TransportError,
 )
 from kafkagroup.group import GroupMember, GroupProtocol
@@ -31,11 +36,13 @@ from kafkagroup.runtime.consume.loads_file import LoadsFile
 from kafkagroup.runtime.member.event_feed import GroupEvents
 from kafkagroup.runtime.member.generations import Generation
 from kafkagroup.runtime.member.metrics import GroupMetrics, RequestMetrics
+from kafkagroup.runtime.produce.metrics import ProducerMetrics
+from kafkagroup.runtime.produce.record_future import RecordFuture
+from kafkagroup.transaction import Transaction
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.sasl.oauthbearer import Token
 from kafkagroup.transport.security import Security
-from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
-from kafkagroup.wire.batch_writing import NewRecord
+from kafkagroup.types import OffsetAndMetadata, Record, RecordMetadata, TopicPartition
 from kafkagroup.wire.compression import Codec
 from kafkagroup.zookeeper.membership import ZooKeeperMembership
 
@@ -45,6 +52,7 @@ __all__ = [
     "AuthorizationError",
     "Batch",
     "BrokerError",
+    "BufferFullError",
     "ChangesRefusedError",
     "ClosedError",
     "Codec",
@@ -52,6 +60,7 @@ __all__ = [
     "ConfigurationError",
     "Consumer",
     "ConsumerBusyError",
+    "ConsumingTransaction",
     "DeserializationError",
     "Election",
     "ErrorCode",
@@ -67,7 +76,6 @@ __all__ = [
     "KafkaGroupError",
     "Leadership",
     "LoadsFile",
-    "NewRecord",
     "NoOffsetError",
     "Node",
     "NotAssignedError",
@@ -75,13 +83,20 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetOutOfRangeError",
     "Producer",
+    "ProducerFencedError",
+    "ProducerMetrics",
     "Record",
+    "RecordFuture",
+    "RecordMetadata",
     "RequestMetrics",
     "Security",
     "ShardAssignment",
     "Shards",
     "Token",
     "TopicPartition",
+    "Transaction",
+    "TransactionAbortedError",
+    "TransactionOutcomeUnknownError",
     "TransportError",
     "ZooKeeperMembership",
     "open_signal_receiver",

@@ -17,15 +17,15 @@ _STOP = "await stop(), or use `async with`"
 _CALLBACKS = "give Consumer() on_partitions_assigned, on_partitions_revoked, on_partitions_lost"
 _COMMITS = "await commit(): it returns when the offsets are committed"
 _FREE = "a processed record is committed by itself; await commit(offsets) for others"
-_NO_TRANSACTIONS = (
-    "there are no transactions; write() returns when all replicas in sync have the records"
-)
+_TRANSACTION = "async with producer.transaction() as tx"
 _NOT_HERE = "Kafka's own tools do that; Admin has groups, their offsets, and topics"
 _READ_ONLY = "a record cannot be changed; _replace() returns a changed copy"
 _SIZE = "len() of key or value, if the record has one"
 _CREDENTIALS = "sasl_oauthbearer_token of Security is called at each login"
 _ADMIN_TOPICS = "await Admin.describe_topics(), or Admin.list_topics()"
-_WRITE = "await write(topic, [NewRecord(key, value)])"
+_SEND = "await send(), or call send_nowait()"
+_BATCHES = "records are batched by themselves: call send_nowait(), then await flush()"
+_DELIVERED = "await the result"
 
 _ATTRIBUTES = {
     "Service": {
@@ -63,26 +63,23 @@ _ATTRIBUTES = {
         "unassign": "it is unsubscribe()",
     },
     "Producer": {
-        "abort_transaction": _NO_TRANSACTIONS,
-        "begin_transaction": _NO_TRANSACTIONS,
-        "commit_transaction": _NO_TRANSACTIONS,
+        "abort_transaction": f"{_TRANSACTION}: an exception in the block aborts",
+        "begin_transaction": _TRANSACTION,
+        "commit_transaction": f"{_TRANSACTION}: the end of the block commits",
         "cluster_id": "it is Admin.cluster_id",
-        "create_batch": _WRITE,
-        "flush": "nothing is buffered: write() returns when the records are in their logs",
-        "init_transactions": _NO_TRANSACTIONS,
+        "create_batch": _BATCHES,
+        "init_transactions": "the start does it, with a transactional_id",
         "list_topics": "it is Admin.list_topics()",
         "max_usable_produce_magic": "batches have the format of Kafka 0.11 and later",
-        "metrics": "write() raises what failed",
         "partitions_for": "await partition_count()",
-        "poll": "nothing is to be polled: await write()",
-        "produce": _WRITE,
-        "produce_batch": _WRITE,
-        "purge": "nothing is buffered; cancel write() instead",
-        "send": _WRITE,
-        "send_and_wait": _WRITE,
-        "send_batch": _WRITE,
-        "send_offsets_to_transaction": _NO_TRANSACTIONS,
-        "transaction": _NO_TRANSACTIONS,
+        "poll": "nothing is to be polled: the loop sends",
+        "produce": _SEND,
+        "produce_batch": _BATCHES,
+        "purge": "an accepted record is not withdrawn; delivery_timeout_ms is its limit",
+        "send_and_wait": "it is send()",
+        "send_batch": _BATCHES,
+        "send_offsets_to_transaction": f"{_TRANSACTION}: await tx.send_offsets(consumer)",
+        "write": "await send() or send_many(), or send_nowait() and flush()",
     },
     "Admin": {
         "alter_consumer_group_offsets": "it is alter_offsets()",
@@ -136,7 +133,13 @@ _ATTRIBUTES = {
 }
 """Class -> another client's attribute -> what to use instead. A class has those of its bases."""
 
-_KEYWORDS = {
+_OF_RECORDS = {
+    "callback": _DELIVERED,
+    "on_delivery": _DELIVERED,
+    "timestamp_ms": "timestamp",
+}
+
+_KEYWORDS: dict[str, dict[str, str]] = {
     "abort_transaction": {"spec": "pass the partition, and where the transaction begins"},
     "commit": {
         "asynchronous": "to go on meanwhile, run commit() in a task",
@@ -187,15 +190,9 @@ _KEYWORDS = {
         "on_lost": _CALLBACKS,
         "on_revoke": _CALLBACKS,
     },
-    "write": {
-        "key": "pass records: [NewRecord(key, value)]",
-        "headers": "pass records: [NewRecord(key, value, headers=...)]",
-        "on_delivery": "write() returns when the records are in their logs, or raises",
-        "callback": "write() returns when the records are in their logs, or raises",
-        "timestamp": "pass records: [NewRecord(key, value, timestamp)]",
-        "timestamp_ms": "pass records: [NewRecord(key, value, timestamp)]",
-        "value": "pass records: [NewRecord(key, value)]",
-    },
+    "send": _OF_RECORDS,
+    "send_nowait": _OF_RECORDS,
+    "send_many": {"key": "send() has key", "timestamp": "send() has timestamp"},
     "open": {
         "security": "options=kafkagroup.broker.ClientOptions(security=...)",
         "client_id": "options=kafkagroup.broker.ClientOptions(client_id=...)",
@@ -205,6 +202,7 @@ _KEYWORDS = {
 
 _REQUESTS = "kafkagroup.broker.Broker has the requests of a group client"
 _DESERIALIZERS = "key_deserializer and value_deserializer take functions"
+_SERIALIZERS = "key_serializer and value_serializer take functions"
 
 _NAMES = {
     "AIOKafkaAdminClient": "Admin",
@@ -234,7 +232,7 @@ _NAMES = {
     "CooperativeStickyAssignor": "kafkagroup.assign.cooperative_sticky_assignor",
     "CorrelationIdError": "RemoteProtocolError",
     "CorruptRecordException": "CorruptRecordError",
-    "DefaultSerializer": "Producer.write() takes bytes",
+    "DefaultSerializer": _SERIALIZERS,
     "DescribeClusterResult": "see Admin.cluster_id and Broker.request_metadata()",
     "Deserializer": _DESERIALIZERS,
     "DeserializingConsumer": "Consumer",
@@ -245,7 +243,7 @@ _NAMES = {
     "IncompatibleBrokerVersion": "UnsupportedVersionError",
     "InvalidConfigurationError": "ConfigurationError",
     "IsolationLevel": "isolation_level of Consumer takes 'read_committed'",
-    "JsonSerializer": "Producer.write() takes bytes",
+    "JsonSerializer": _SERIALIZERS,
     "KafkaAdminClient": "Admin",
     "KafkaClient": _REQUESTS,
     "KafkaConfigurationError": "ConfigurationError",
@@ -275,12 +273,11 @@ _NAMES = {
     "PartitionMetadata": "kafkagroup.admin.PartitionDescription",
     "ProducerClosed": "ClosedError",
     "RangePartitionAssignor": "kafkagroup.assign.range_assignor",
-    "RecordMetadata": "Producer.write() returns nothing: the records are in their logs",
     "RecordTooLargeError": "NotWrittenError",
     "RoundRobinPartitionAssignor": "kafkagroup.assign.roundrobin_assignor",
     "round_robin_assignor": "kafkagroup.assign.roundrobin_assignor",
     "ScramMechanism": "sasl_mechanism of Security takes 'SCRAM-SHA-512'",
-    "Serializer": "Producer.write() takes bytes",
+    "Serializer": _SERIALIZERS,
     "SerializingProducer": "Producer",
     "StickyPartitionAssignor": "kafkagroup.assign.sticky_assignor",
     "TIMESTAMP_CREATE_TIME": "kafkagroup.types.TimestampType.CREATE_TIME",

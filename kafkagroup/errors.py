@@ -720,6 +720,7 @@ class BufferFullError(KafkaGroupError):
     room with `await producer.ready()`, or use `await producer.send()`, which does."""
 
 
+@public
 class ProducerFencedError(KafkaGroupError):
     """Another producer has begun with this producer's `transactional_id`, or the coordinator has
     aborted a transaction that was open for longer than its timeout. Fatal for this producer.
@@ -729,6 +730,7 @@ class ProducerFencedError(KafkaGroupError):
     """
 
 
+@public
 class TransactionAbortedError(KafkaGroupError):
     """The transaction cannot commit, as a record or an offset of it has failed, or the coordinator
     has aborted it. Nothing of it is visible to `read_committed` consumers.
@@ -746,6 +748,7 @@ class TransactionAbortedError(KafkaGroupError):
         return f"the transaction cannot commit: {self.why}"
 
 
+@public
 class TransactionOutcomeUnknownError(KafkaGroupError):
     """The coordinator has not answered whether the transaction is committed. All of it is, or
     nothing.

@@ -21,7 +21,6 @@ from kafkagroup import (
     Election,
     GroupMember,
     GroupProtocol,
-    NewRecord,
     Producer,
     Shards,
 )
@@ -62,7 +61,7 @@ async def opened(kafka: EmbeddedKafka) -> AsyncIterator[Opened]:
             await anext(election),
             await anext(shards),
         )
-        await producer.write("t", [NewRecord(None, b"x")])
+        await producer.send("t", b"x")
         yield Opened(
             consumer,
             member,
@@ -103,7 +102,13 @@ async def opened(kafka: EmbeddedKafka) -> AsyncIterator[Opened]:
                 "shards events": lambda: anext(shards.events()),
                 "assignment": lambda: assignment.scope().__enter__(),
                 "admin": admin.list_groups,
-                "producer": lambda: producer.write("t", [NewRecord(None, b"x")]),
+                "producer": lambda: producer.send("t", b"x"),
+                "send_nowait": lambda: producer.send_nowait("t", b"x"),
+                "send_many": lambda: producer.send_many("t", [b"x"]),
+                "flush": producer.flush,
+                "ready": producer.ready,
+                "partition_count": lambda: producer.partition_count("t"),
+                "producer events": lambda: anext(producer.events()),
                 "broker": broker.request_metadata,
             },
             {

@@ -68,7 +68,7 @@ async def use(kind: str, clients: Any, address: str) -> None:
     elif kind == "producer":
         producer = clients.Producer(bootstrap_servers=address)
         async with running(producer):
-            await producer.write("other", [clients.NewRecord(b"k", b"v")])
+            await producer.send("other", b"v", key=b"k")
     elif kind in MEMBERS:
         protocol = clients.GroupProtocol("x", "p", b"", lambda ids: dict.fromkeys(ids, b""))
         member = clients.GroupMember(kind, protocol, bootstrap_servers=address, **MEMBERS[kind])

@@ -20,13 +20,13 @@ import anyio.to_thread
 import pytest
 import trustme
 
-from kafkagroup import Codec, Consumer, NewRecord, Security
+from kafkagroup import Codec, Consumer, Security
 from kafkagroup.assign.loads import MeasuredLoads, encode_loads
 from kafkagroup.broker import Broker, ClientOptions
 from kafkagroup.runtime.consume.loads_file import LoadsFile
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire import encode_batch
+from kafkagroup.wire import NewRecord, encode_batch
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -55,8 +55,8 @@ SPECIAL: dict[type[Exception], tuple[Exception, str]] = {
         ),
     ),
     NotWrittenError: (
-        NotWrittenError(7, BrokerError(10)),
-        "record 7 was not acknowledged: MESSAGE_TOO_LARGE (10)",
+        NotWrittenError(T0, BrokerError(10)),
+        "the record was not written to t/0: MESSAGE_TOO_LARGE (10)",
     ),
     TransactionAbortedError: (
         TransactionAbortedError(BrokerError(10)),

@@ -34,6 +34,7 @@ from kafkagroup import (
     Record,
     Security,
     Shards,
+    Transaction,
     ZooKeeperMembership,
 )
 from kafkagroup._foreign_names import _ATTRIBUTES, _KEYWORDS, _NAMES, _path
@@ -97,7 +98,8 @@ def attribute_error(found_on: object, name: str) -> AttributeError:
     [
         ("Consumer", "highwater", "await end_offsets(), or lag(); metrics().lag sends no request"),
         ("Consumer", "commit_sync", "it is commit()"),
-        ("Producer", "send_and_wait", "await write(topic, [NewRecord(key, value)])"),
+        ("Producer", "send_and_wait", "it is send()"),
+        ("Producer", "write", "await send() or send_many(), or send_nowait() and flush()"),
         ("Admin", "create_partitions", "it is add_partitions()"),
         *((client, "close", "await stop(), or use `async with`") for client in CLIENTS),
         pytest.param("Record", "tp", _ATTRIBUTES["Record"]["tp"], marks=needs_compiled),
@@ -227,10 +229,10 @@ CONSUMER, ADMIN = OURS["Consumer"], OURS["Admin"]
             ),
         ),
         (
-            lambda: OURS["Producer"].write("t", value=b""),
+            lambda: OURS["Producer"].send("t", b"", timestamp_ms=5),
             (
-                "Producer.write() got an unexpected keyword argument 'value'; value: pass records:"
-                " [NewRecord(key, value)]"
+                "Producer.send() got an unexpected keyword argument 'timestamp_ms';"
+                " timestamp_ms is timestamp here"
             ),
         ),
         (
@@ -457,7 +459,7 @@ def test_the_explanations_name_what_exists() -> None:
     named = set(re.findall(r"(\w+)\(", " ".join(answers)))
     known = set(kafkagroup.__all__) | {"len", "fail_after", "_replace"}
     known |= {*kafkagroup.broker.__all__, *kafkagroup.wire.__all__}
-    known |= set().union(*map(dir, (Consumer, Admin, Producer, Broker)))
+    known |= set().union(*map(dir, (Consumer, Admin, Producer, Broker, Transaction)))
     assert named - known == set()
     for client in _ATTRIBUTES.keys() & OURS.keys():
         assert not _ATTRIBUTES[client].keys() & set(dir(OURS[client]))

@@ -492,5 +492,7 @@ def test_all_clients_check_their_options(client: Any) -> None:
 
 
 def test_an_unknown_codec_of_a_producer_lists_the_valid_ones() -> None:
-    with pytest.raises(ConfigurationError, match=r"^compression='gzip' is a string; expected"):
-        Producer(compression="gzip")  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigurationError, match=r"^compression_type='zip'; expected one of \['none', 'gzip'"
+    ):
+        Producer(compression_type="zip")  # type: ignore[arg-type]

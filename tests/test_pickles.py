@@ -19,7 +19,6 @@ from kafkagroup import (
     Codec,
     CommitFailedError,
     ErrorCode,
-    NewRecord,
     OffsetAndMetadata,
     Record,
     TopicPartition,
@@ -46,7 +45,6 @@ ONCE: list[tuple[Any, str]] = [
     (CommitFailedError("the group has rebalanced", (TP,)), "errors"),
     (RequestTimeoutError("late"), "errors"),
     (Codec.ZSTD, "wire.compression"),
-    (NewRecord(b"k", b"v"), "wire.records"),
 ]
 """A value, and the module below `kafkagroup` that its class once reported."""
 

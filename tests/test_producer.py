@@ -1,4 +1,5 @@
-"""`Producer`: the partitions of records, their order, and the errors about unwritten ones."""
+"""`Producer`: the partitions of records, what is refused, and the errors about unwritten ones. How
+batches are sent is tested in `runtime/produce/`."""
 
 from __future__ import annotations
 
@@ -6,10 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 from live.cancelling import broker
+from writing import write
 
-from kafkagroup import Codec, NewRecord, Producer, TopicPartition
+from kafkagroup import BufferFullError, Producer, ProducerMetrics, RecordMetadata, TopicPartition
 from kafkagroup.errors import (
     BrokerError,
     ConfigurationError,
@@ -21,20 +24,20 @@ from kafkagroup.errors import (
 )
 from kafkagroup.runtime.produce.appending import _refusal
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import Close, Swallow
+from kafkagroup.testing.embedded import Change, Close, Swallow
+from kafkagroup.wire import NewRecord
 from kafkagroup.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
 )
 from kafkagroup.wire.murmur2 import partition_of
 
 pytestmark = pytest.mark.anyio
 
 SERVERS = {"bootstrap_servers": "kafka-1:9092"}
-TEXT: Any = "k"
-NUMBER: Any = 5
-GOOD = NewRecord(b"k", b"v")
 
 
 @asynccontextmanager
@@ -52,128 +55,224 @@ def records(*keys: bytes | None) -> list[NewRecord]:
     return [NewRecord(key, b"") for key in keys]
 
 
+# ---------------------------------------------------------------- partitions
+
+
 async def test_equal_keys_go_to_the_same_partition() -> None:
     keys = [b"%d" % n for n in range(50)]
     wanted = [0] * 5
     for key in keys:
         wanted[partition_of(key, 5)] += 1
     async with cluster() as kafka, Producer(**SERVERS) as producer:
-        await producer.write("new", records(*keys))
+        await write(producer, "new", records(*keys))
         assert ends(kafka) == wanted
 
 
-async def test_without_keys_calls_rotate_over_partitions() -> None:
+async def test_records_without_keys_go_to_one_partition_for_some_kilobytes() -> None:
     async with cluster() as kafka, Producer(**SERVERS) as producer:
-        for _ in range(6):
-            await producer.write("new", records(None, None))
-        assert sorted(ends(kafka)) == [2, 2, 2, 2, 4]
-        await producer.write("new", [])
-        await producer.write("new", records(b"a", None), partition=3)
-        assert sum(ends(kafka)) == 14
+        await producer.send_many("new", [b""] * 20)
+        assert sorted(ends(kafka)) == [0, 0, 0, 0, 20]
+        await producer.send_many("new", [bytes(20_000)] * 40)
+        assert all(ends(kafka))
+        assert sum(ends(kafka)) == 60
 
 
-async def test_large_records_are_split_into_several_batches() -> None:
-    async with cluster() as kafka, Producer(**SERVERS, compression=Codec.GZIP) as producer:
-        values = [NewRecord(None, bytes(200_000), headers=(("h", bytes(100_000)),))] * 4
-        await producer.write("new", values, partition=0)
+async def test_a_partition_may_be_given() -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        assert await producer.send_many("new", []) == []
+        await write(producer, "new", records(b"a", None), partition=3)
+        assert ends(kafka) == [0, 0, 0, 2, 0]
+        made = await producer.send("new", b"", key=b"a", partition=3, timestamp=1_000)
+        assert made == RecordMetadata("new", 3, 2, 1_000)
+
+
+async def test_a_partitioner_may_be_given() -> None:
+    asked: list[object] = []
+
+    def choose(topic: str, key: bytes | None, count: int) -> int | None:
+        asked.append((topic, key, count))
+        return None if key is None else int(key)
+
+    async with cluster() as kafka, Producer(**SERVERS, partitioner=choose) as producer:
+        await write(producer, "new", records(b"4", b"1", None))
+        assert asked == [("new", b"4", 5), ("new", b"1", 5), ("new", None, 5)]
+        assert (ends(kafka)[4], ends(kafka)[1]) >= (1, 1)
+        with pytest.raises(ConfigurationError, match="partition=5; topic 'new' has partitions 0"):
+            await producer.send("new", b"", key=b"5")
+
+
+# ---------------------------------------------------------------- requests
+
+
+async def test_large_records_have_batches_of_their_own() -> None:
+    headers = (("h", bytes(100_000)),)
+    options: Any = SERVERS | {"compression_type": "lz4", "batch_size": 500_000}
+    async with cluster() as kafka, Producer(**options) as producer:
+        await write(producer, "new", [NewRecord(None, bytes(200_000), -1, headers)] * 4, 0)
         assert len(kafka.requests(ProduceRequest)) == 4
         assert ends(kafka)[0] == 4
 
 
-async def test_a_moved_leader_is_followed() -> None:
+async def test_a_moved_or_dead_leader_is_followed() -> None:
     async with cluster(nodes=2) as kafka, Producer(**SERVERS) as producer:
-        await producer.write("new", records(None), partition=0)
+        await producer.send("new", b"", partition=0)
         kafka.move_leader("new", 0, 3 - kafka.leader("new", 0))
-        await producer.write("new", records(None), partition=0)
+        await producer.send("new", b"", partition=0)
         kafka.kill(kafka.leader("new", 0))
-        await producer.write("new", records(None), partition=0)
+        await producer.send("new", b"", partition=0)
         assert ends(kafka)[0] == 3
 
 
-async def test_a_lost_response_may_duplicate_a_batch() -> None:
-    async with cluster() as kafka, Producer(**SERVERS) as producer:
+@pytest.mark.parametrize(("is_idempotent", "count"), [(True, 1), (False, 2)])
+async def test_without_idempotence_a_lost_response_may_duplicate_a_batch(
+    is_idempotent: bool, count: int
+) -> None:
+    options: Any = SERVERS | {"enable_idempotence": is_idempotent}
+    async with cluster() as kafka, Producer(**options) as producer:
         kafka.fail(ProduceRequest, Close())
-        await producer.write("new", records(None), partition=0)
-        assert ends(kafka)[0] == 2
+        await producer.send("new", b"", partition=0)
+        assert ends(kafka)[0] == count
 
 
-async def test_a_failure_reports_the_unwritten_records() -> None:
+# ---------------------------------------------------------------- failures
+
+
+async def test_an_error_is_that_of_its_own_record() -> None:
     async with cluster() as kafka, Producer(**SERVERS) as producer:
-        place = partition_of(b"b", 5)
-        kafka.fail(
-            ProduceRequest,
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            when=lambda asked: asked.topic_data[0].partition_data[0].index == place,
-        )
+        refused = TopicPartition("new", partition_of(b"b", 5))
+        kafka.fail(ProduceRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED, partition=refused)
+        good = producer.send_nowait("new", b"", key=b"a")
+        bad = producer.send_nowait("new", b"", key=b"b")
+        assert (await good).partition == partition_of(b"a", 5)
         with pytest.raises(NotWrittenError) as raised:
-            await producer.write("new", records(*(b"%c" % c for c in b"aabbb")))
-        assert raised.value.index == 2
-        assert isinstance(raised.value.why, BrokerError)
+            await bad
+        error = raised.value
+        assert (error.tp, error.count, error.is_maybe_written) == (refused, 1, False)
+        assert isinstance(error.why, BrokerError)
+        assert error.why.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert (good.done(), bad.done()) == (True, True)
+        metrics = producer.metrics()
+        assert isinstance(metrics, ProducerMetrics)
+        assert (metrics.written_records, metrics.failed_records) == (1, 1)
+        assert metrics.buffered_bytes == 0
 
 
-async def test_a_rejected_record_is_named() -> None:
+REFUSAL = PartitionProduceResponse(
+    index=0,
+    error_code=ErrorCode.INVALID_RECORD,
+    base_offset=-1,
+    record_errors=(BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="no key"),),
+)
+
+
+def test_the_error_of_an_appended_batch_names_the_record() -> None:
     """KIP-467: a compacted topic rejects a record without a key, and identifies it."""
-    refusal = PartitionProduceResponse(
-        index=0,
-        error_code=ErrorCode.INVALID_RECORD,
-        base_offset=-1,
-        record_errors=(
-            BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="no key"),
-        ),
-    )
-    error = _refusal(TopicPartition("new", 0), refusal)
+    error = _refusal(TopicPartition("new", 0), REFUSAL)
     assert isinstance(error, RecordRefusedError)
     assert (error.index, str(error)) == (2, "INVALID_RECORD (87): no key")
 
 
+async def test_a_rejected_record_is_named() -> None:
+    """KIP-467, as above. The others of its batch fail, too."""
+
+    def refused(_: ProduceResponse) -> ProduceResponse:
+        topic = TopicProduceResponse(name="new", partition_responses=(REFUSAL,))
+        return ProduceResponse(responses=(topic,))
+
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.send("new", b"", partition=0)
+        kafka.fail(ProduceRequest, Change(refused))
+        futures = [producer.send_nowait("new", b"", partition=0) for _ in range(4)]
+        errors = []
+        for future in futures:
+            with pytest.raises(NotWrittenError) as raised:
+                await future
+            errors.append(raised.value)
+        assert [error.is_of_another_record for error in errors] == [True, True, False, True]
+        own, other = str(errors[2]), str(errors[3])
+        assert own == "the record was not written to new/0: INVALID_RECORD (87): no key"
+        assert "another record of its batch was refused: INVALID_RECORD" in other
+
+
 async def test_a_missing_response_times_out() -> None:
     async with cluster() as kafka:
-        options = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 5_000}
+        options: Any = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 5_000}
         async with Producer(**SERVERS, **options) as producer:
             kafka.fail(ProduceRequest, Swallow(), times=None)
-            with pytest.raises(NotWrittenError) as raised:
-                await producer.write("new", records(None))
+            with pytest.raises(NotWrittenError, match="may have been written") as raised:
+                await producer.send("new", b"")
             assert isinstance(raised.value.why, RequestTimeoutError)
+            assert raised.value.is_maybe_written
 
 
 async def test_missing_topics_and_partitions_are_errors() -> None:
-    async with cluster(), Producer(**SERVERS) as producer:
+    options: Any = {"delivery_timeout_ms": 5_000}
+    async with cluster(), Producer(**SERVERS, **options) as producer:
         assert await producer.partition_count("new") == 5
         with pytest.raises(BrokerError, match="there is no topic none"):
-            await producer.write("none", records(None))
+            await producer.partition_count("none")
+        with pytest.raises(NotWrittenError, match="to topic none: no acknowledgement"):
+            await producer.send("none", b"")
+        await producer.send("new", b"")
         with pytest.raises(ConfigurationError, match="has partitions 0 to 4"):
-            await producer.write("new", records(None), partition=5)
+            await producer.send("new", b"", partition=5)
+
+
+# ---------------------------------------------------------------- room
+
+
+async def test_ready_waits_for_room_for_the_record_that_was_refused() -> None:
+    """It returned while there was room for a smaller record, and the loop around it never waited
+    for anything."""
+    async with cluster() as kafka, Producer(**SERVERS, buffer_memory=4_000) as producer:
+        written = 0
+        with anyio.fail_after(60):
+            while written < 5:
+                try:
+                    producer.send_nowait("new", bytes(3_000), partition=0)
+                except BufferFullError:
+                    await producer.ready()
+                else:
+                    written += 1
+        await producer.flush()
+        assert ends(kafka)[0] == 5
+        await producer.ready()
+
+
+async def test_a_record_larger_than_the_buffer_is_refused() -> None:
+    """It waited for room that there would never be."""
+    async with cluster(), Producer(**SERVERS, buffer_memory=4_000) as producer:
+        with pytest.raises(ConfigurationError, match="larger than buffer_memory=4000"):
+            await producer.send("new", bytes(4_000))
+        with pytest.raises(ConfigurationError, match="larger than buffer_memory=4000"):
+            producer.send_nowait("new", bytes(4_000))
+
+
+# ---------------------------------------------------------------- wrong input
 
 
 @pytest.mark.parametrize("timestamp", [-2, -(2**63), 2**63, 1.5, True])
-async def test_a_timestamp_that_stops_compaction_is_refused(timestamp: int) -> None:
-    """Brokers take one below -1, and their log cleaner fails at it. Nothing is written then."""
-    good, bad = NewRecord(None, b""), NewRecord(None, b"", timestamp)
+async def test_a_timestamp_that_stops_compaction_is_refused(timestamp: Any) -> None:
+    """Brokers take one below -1, and their log cleaner fails at it."""
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         with pytest.raises(ConfigurationError, match="can then not compact the partition"):
-            await producer.write("new", [good, bad])
+            await producer.send("new", b"", timestamp=timestamp)
+        with pytest.raises(ConfigurationError, match="can then not compact the partition"):
+            producer.send_nowait("new", b"", timestamp=timestamp)
+        await producer.flush()
         assert ends(kafka) == [0] * 5
+
+
+HEADERS = 'the headers are not valid; expected [("name", b"value"), ...]'
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("x", "record 0 is of type str; expected a list of kafkagroup.NewRecord(key, value)"),
-        (
-            NewRecord(b"k", b"v"),
-            "record 0 is of type bytes; expected a list of kafkagroup.NewRecord(key, value)",
-        ),
-        ([GOOD, b"v"], "record 1 is of type bytes; expected a list of kafkagroup.NewRecord(key"),
-        ([NewRecord(TEXT, b"v")], "the key of record 0 is of type str; expected bytes or None"),
-        (
-            [GOOD, NewRecord(None, NUMBER)],
-            "the value of record 1 is of type int; expected bytes or N",
-        ),
+        ({"key": "k"}, "the key is of type str; expected bytes or None: encode it, or give the"),
+        ({"value": 5}, "the value is of type int; expected bytes or None: encode it, or give the"),
         *(
-            (
-                [NewRecord(None, b"v", headers=headers)],
-                'the headers of record 0 are not valid; expected [("name", b"value"), ...]',
-            )
+            ({"headers": headers}, HEADERS)
             for headers in ({"a": b"b"}, [("a", "b")], [(b"a", b"b")], [("a", b"b", b"c")])
         ),
     ],
@@ -184,17 +283,17 @@ async def test_what_is_not_a_record_is_named_and_nothing_is_written(
     """It failed while the batch was encoded, with an AttributeError or TypeError of internals."""
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         with pytest.raises(ConfigurationError) as caught:
-            await producer.write("new", given)
+            await producer.send("new", **{"value": b"v"} | given)
         assert str(caught.value).startswith(message)
+        await producer.flush()
         assert ends(kafka) == [0] * 5
 
 
 async def test_keys_values_and_headers_may_be_any_bytes() -> None:
-    value: Any = memoryview(b"v")
-    headers: Any = [["a", None]]
-    record = NewRecord(bytearray(b"k"), value, headers=headers)
+    key, value, headers = bytearray(b"k"), memoryview(b"v"), [["a", None]]
+    given: Any = {"value": value, "key": key, "headers": headers, "partition": 0}
     async with cluster() as kafka, Producer(**SERVERS) as producer:
-        await producer.write("new", [record], partition=0)
+        await producer.send("new", **given)
         assert ends(kafka)[0] == 1
 
 
@@ -203,8 +302,17 @@ async def test_wrong_options_and_calls_are_refused() -> None:
         {"delivery_timeout_ms": 0},
         {"retry_backoff_max_ms": 1},
         {"bootstrap_servers": ""},
+        {"acks": 1},
+        {"acks": 2, "enable_idempotence": False},
+        {"compression_level": 3},
+        {"compression_level": 10, "compression_type": "gzip"},
+        {"batch_size": 0},
+        {"buffer_memory": "1"},
     ):
         with pytest.raises(ConfigurationError):
             Producer(**wrong)
+    producer = Producer(**SERVERS)
     with pytest.raises(NotStartedError):
-        await Producer(**SERVERS).write("new", records(None))
+        await producer.send("new", b"")
+    with pytest.raises(NotStartedError):
+        producer.send_nowait("new", b"")

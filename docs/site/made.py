@@ -89,8 +89,12 @@ _REMEDIES = {
     " `auto_offset_reset`, before the consumer starts. Every call raises it until then.",
     "ChangesRefusedError": "`errors` has the reason for each topic, group or partition, and"
     " `done` what was changed. Repeat the call for those whose reason has passed.",
-    "NotWrittenError": "`why` has the reason. Write again from `index` on; a record may then be in"
-    " the log twice.",
+    "NotWrittenError": "`why` has the reason. If `is_maybe_written`, look the record up, or accept"
+    " that it may be in the log twice when you send it again; else it is not in the log. If"
+    " `is_of_another_record`, correct that one, and send both.",
+    "BufferFullError": "Wait with `await ready()`, or `await send()`, which does. If it occurs"
+    " often, brokers are slower than the application: `metrics()` has the figures; a larger"
+    " `buffer_memory` only delays it.",
     "ProducerFencedError": "Create another producer, once no other one has the `transactional_id`."
     " If the message names the timeout, shorten the transactions, or raise"
     " `transaction_timeout_ms`.",

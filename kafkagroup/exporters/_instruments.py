@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Protocol
 
-from kafkagroup import ClosedError, GroupMetrics
+from kafkagroup import ClosedError, GroupMetrics, ProducerMetrics
 from kafkagroup._values import evolve, frozen
-from kafkagroup.runtime.produce.metrics import ProducerMetrics
 
 __all__ = ["INSTRUMENTS", "Instrument", "Labels", "Observed", "measured", "samples"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kafkagroup._public import late_names, names_in_all
 
 if TYPE_CHECKING:
-    from kafkagroup.wire.batch_writing import encode_batch
+    from kafkagroup.wire.batch_writing import NewRecord, encode_batch
     from kafkagroup.wire.embedded_protocol import (
         Subscription,
         decode_assignment,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kafkagroup.wire.record_decoding import decode_records
 
 __all__ = [
+    "NewRecord",
     "Subscription",
     "decode_assignment",
     "decode_records",
@@ -37,6 +38,7 @@ if not TYPE_CHECKING:  # a type checker would accept every name
     __getattr__ = late_names(
         __name__,
         {
+            "NewRecord": "kafkagroup.wire.batch_writing.NewRecord",
             "Subscription": "kafkagroup.wire.embedded_protocol.Subscription",
             "decode_assignment": "kafkagroup.wire.embedded_protocol.decode_assignment",
             "decode_records": "kafkagroup.wire.record_decoding.decode_records",

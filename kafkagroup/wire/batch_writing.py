@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kafkagroup._public import public
 from kafkagroup.errors import LocalProtocolError
 from kafkagroup.types import MAX_INT64, Headers, TimestampType
 from kafkagroup.wire.batch_format import (
@@ -33,9 +32,8 @@ _NO_HEADERS = b"\x00"
 """The headers of a record that has none."""
 
 
-@public
 class NewRecord(NamedTuple):
-    """A record to produce."""
+    """A record to encode."""
 
     key: bytes | None
     value: bytes | None

@@ -32,7 +32,6 @@ from kafkagroup.wire.batch_format import (
     TRANSACTIONAL,
     UINT32,
 )
-from kafkagroup.wire.batch_writing import NewRecord as NewRecord  # older pickles look for it here
 from kafkagroup.wire.compression import MAX_BATCH_BYTES, Codec, decompress
 from kafkagroup.wire.crc import crc32c
 from kafkagroup.wire.primitives import read_uvarint

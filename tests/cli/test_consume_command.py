@@ -15,10 +15,10 @@ from cli.programs import KAFKAGROUP, TIMEOUT, environment, run, running
 from click.testing import CliRunner
 from old_messages import stored
 
-from kafkagroup import NewRecord
 from kafkagroup.cli._app import app
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire import NewRecord
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest

@@ -17,11 +17,11 @@ from aiokafka.partitioner import DefaultPartitioner
 from cli.programs import KAFKAGROUP, TIMEOUT, environment, run, running
 from click.testing import CliRunner
 
-from kafkagroup import NewRecord
 from kafkagroup.cli._app import app
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Swallow
+from kafkagroup.wire import NewRecord
 from kafkagroup.wire.messages.produce import ProduceRequest
 
 
@@ -138,8 +138,8 @@ def test_headers_are_added_to_every_record(kafka: EmbeddedKafka) -> None:
         (b"a=1\nb\nc=2\n", ("--key-separator", "="), "line 2: it has no --key-separator", 1),
         (b'{"value": ""}\n{}\n', ("--json",), 'line 2: expected an object with a "value"', 1),
         (b'{"value": ""}\n', ("--json", "--keep-partitions"), "line 1: it has no partition", 0),
-        (b"a\n" + b"b" * 10_000 + b"\nc", (), "line 2: MESSAGE_TOO_LARGE (10): writing to t/", 1),
-        (b"a\n", ("--partition", "7"), "line 1: topic 't' has partitions 0 to 6", 0),
+        (b"a\n" + b"b" * 10_000 + b"\nc", (), "line 2: MESSAGE_TOO_LARGE (10): writing to t/", 2),
+        (b"a\n", ("--partition", "7"), "line 1: partition=7; topic 't' has partitions 0 to 6", 0),
     ],
 )
 def test_an_error_names_the_line(

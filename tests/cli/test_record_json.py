@@ -7,9 +7,10 @@ import re
 
 import pytest
 
-from kafkagroup import NewRecord, Record
+from kafkagroup import Record
 from kafkagroup.cli._record_json import Placed, record_from_json, record_to_json
 from kafkagroup.types import TimestampType
+from kafkagroup.wire import NewRecord
 
 
 def record(key: bytes | None, value: bytes | None, *headers: tuple[str, bytes | None]) -> Record:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from trustme import CA
 
-from kafkagroup import Codec, NewRecord, Security, TopicPartition
+from kafkagroup import Codec, Security, TopicPartition
 from kafkagroup.compat.pykafka import (
     Broker,
     BrokerMetadata,
@@ -30,7 +30,13 @@ from kafkagroup.errors import (
 )
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded.faults import Swallow
-from kafkagroup.wire import decode_assignment, decode_records, decode_subscription, encode_batch
+from kafkagroup.wire import (
+    NewRecord,
+    decode_assignment,
+    decode_records,
+    decode_subscription,
+    encode_batch,
+)
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from kafkagroup.wire.messages.offsets import OffsetFetchRequest
 

@@ -108,14 +108,14 @@ def test_only_what_is_declared_is_written() -> None:
 def test_the_keywords_are_those_of_the_declarations() -> None:
     """A new option is declared, and nothing else is written by hand; one that is gone goes."""
     source = (PACKAGE / "producer.py").read_text("utf-8")
-    outdated = source.replace("        compression: Codec = Codec.NONE,\n", "")
+    option = "        linger_ms: int = 0,\n"
+    outdated = source.replace(option, "")
     outdated = outdated.replace("_ms: int = 30_000,\n", "_ms: str = 5,\n        gone: int = 1,\n")
     last = "        close_timeout: float = 10.0,\n"
-    moved = source.replace("        compression: Codec = Codec.NONE,\n", "")
-    moved = moved.replace(last, f"{last}        compression: Codec = Codec.NONE,\n")
+    moved = source.replace(option, "").replace(last, f"{last}{option}")
     written = docstrings.updated(outdated, {"Producer": ProducerOptions})
-    assert written.partition('"""`delivery')[0] == moved.partition('"""`delivery')[0]
-    assert "compression: How batches are compressed. Default `Codec.NONE`" in written
+    assert written.partition('"""Raises')[0] == moved.partition('"""Raises')[0]
+    assert "linger_ms: How long a batch waits for further records" in written
 
 
 def test_the_keywords_of_a_typed_dict_are_those_of_the_declarations() -> None:

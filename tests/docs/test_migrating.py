@@ -14,12 +14,12 @@ import confluent_kafka
 import pytest
 from doc_blocks import ROOT
 
-from kafkagroup import ClosedError, Consumer, NewRecord
+from kafkagroup import ClosedError, Consumer
 from kafkagroup.compat.kiel import GroupedConsumer
 from kafkagroup.compat.pykafka import ManagedBalancedConsumer
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.wire import encode_batch
+from kafkagroup.wire import NewRecord, encode_batch
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import JoinGroupRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest

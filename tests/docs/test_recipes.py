@@ -30,10 +30,9 @@ from doc_blocks import ROOT, blocks
 from example_process import end, output_of, started
 from http_servers import serving
 
-from kafkagroup import NewRecord
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.wire import encode_batch
+from kafkagroup.wire import NewRecord, encode_batch
 from kafkagroup.wire.messages.group import JoinGroupRequest
 
 DOCS = ROOT / "docs"

@@ -26,7 +26,9 @@ import kafkagroup
 from kafkagroup import (
     Admin,
     BrokerError,
+    BufferFullError,
     ChangesRefusedError,
+    Consumer,
     Election,
     ErrorCode,
     GroupMember,
@@ -409,22 +411,84 @@ async def partition_count(canceller: Canceller, producer: Producer) -> None:
     assert await canceller.cancel_in(producer.partition_count("t")) == 2
 
 
-async def write(canceller: Canceller, producer: Producer) -> None:
-    await canceller.cancel_in(producer.write("t", [NewRecord(b"%d" % n, b"") for n in range(4)]))
+VALUES = [b"%d" % n for n in range(4)]
 
 
-@pytest.mark.parametrize("act", [partition_count, write])
+async def send(canceller: Canceller, producer: Producer) -> None:
+    for value in VALUES:
+        await canceller.cancel_in(producer.send("t", value))
+
+
+async def send_many(canceller: Canceller, producer: Producer) -> None:
+    await canceller.cancel_in(producer.send_many("t", VALUES))
+
+
+async def flush(canceller: Canceller, producer: Producer) -> None:
+    for value in VALUES:
+        producer.send_nowait("t", value)
+    await canceller.cancel_in(producer.flush())
+
+
+async def await_records(canceller: Canceller, producer: Producer) -> None:
+    for record in [producer.send_nowait("t", value) for value in VALUES]:
+        await canceller.cancel_in(record)
+
+
+async def ready(canceller: Canceller, producer: Producer) -> None:
+    """There is room for three records."""
+    for value in VALUES:
+        try:
+            producer.send_nowait("t", value)
+        except BufferFullError:
+            await canceller.cancel_in(producer.ready())
+            producer.send_nowait("t", value)
+
+
+@pytest.mark.parametrize("act", [partition_count, send, send_many, flush, await_records, ready])
 async def test_a_producer_works_after_a_cancellation(
     act: Callable[[Canceller, Producer], Coroutine[Any, Any, None]], timing: str
 ) -> None:
     async def story(canceller: Canceller) -> None:
         async with broker() as (kafka, network):
-            async with Producer(bootstrap_servers="kafka-1:9092") as producer:
+            room = {"buffer_memory": 160} if act is ready else {}
+            async with Producer(bootstrap_servers="kafka-1:9092", **room) as producer:
                 await canceller.run(act(canceller, producer))
-                await write(Canceller(0, timing), producer)
-                # What was on its way when it was cut has arrived, or has never left.
-                assert kafka.log_end("t", 0) + kafka.log_end("t", 1) - RECORDS in (4, 8)
-                assert network.open == 1
+                await producer.flush()
+                # An accepted record is written all the same.
+                accepted_count = producer.metrics().written_records
+                assert kafka.log_end("t", 0) + kafka.log_end("t", 1) - RECORDS == accepted_count
+                assert len(await producer.send_many("t", VALUES)) == 4
+                assert kafka.log_end("t", 0) + kafka.log_end("t", 1) - RECORDS == accepted_count + 4
+                assert network.open == 2
+            assert network.open == 0
+
+    await cancel_at_each_suspension(timing, story)
+
+
+async def test_a_producer_works_after_a_cancelled_transaction(timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
+        servers: Any = {"bootstrap_servers": "kafka-1:9092"}
+        member: Any = servers | {"group_id": "g", "enable_auto_commit": False}
+        async with broker() as (kafka, network):
+            async with (
+                Consumer("u", **member) as consumer,
+                Producer(**servers, transactional_id="tx") as producer,
+            ):
+                await consumer.getone()
+
+                async def transact() -> None:
+                    async with producer.transaction() as tx:
+                        await tx.send("t", b"0", partition=0)
+                        await tx.send_many("t", [b"1", b"2"], partition=0)
+                        await tx.send_offsets(consumer)
+
+                async def cut() -> None:
+                    await canceller.cancel_in(transact())
+
+                await canceller.run(cut())
+                await transact()
+                assert kafka.committed("g", "u")[0] == 1
+                assert kafka.stable_end("t", 0) == kafka.log_end("t", 0)
             assert network.open == 0
 
     await cancel_at_each_suspension(timing, story)
@@ -627,6 +691,7 @@ SWEPT = {
         "request",
         "request_metadata",
         "request_offset_limits",
+        "send_only",
         "sync_group",
     },
     "Consumer": SERVICE
@@ -652,9 +717,10 @@ SWEPT = {
     "GroupEvents": {"__anext__"},
     "GroupMember": SERVICE | {"__anext__", "describe", "wait_generation"},
     "Leaders": {"__anext__"},
-    "Producer": SERVICE | {"partition_count", "write"},
+    "Producer": SERVICE | {"flush", "partition_count", "ready", "send", "send_many"},
     "Security": {"wrap"},  # called by connections alone, within their deadline
     "Shards": SERVICE | {"__anext__"},
+    "Transaction": {"__aenter__", "__aexit__", "send", "send_many", "send_offsets"},
 }
 """Class -> its coroutines that this module or `test_cancellation` cuts, or shows never to wait."""
 

@@ -31,15 +31,14 @@ def test_ask(kafka):
 CONSUME = """
 import asyncio
 
-from kafkagroup import Admin, Consumer
+from kafkagroup import Admin, Consumer, Producer
 from kafkagroup.admin import NewTopic
-from kafkagroup.producer import NewRecord, Producer
 
 async def consume(servers):
     async with Admin(bootstrap_servers=servers) as admin:
         await admin.create_topics([NewTopic(name="orders", partitions=2)])
     async with Producer(bootstrap_servers=servers) as producer:
-        await producer.write("orders", [NewRecord(None, b"one"), NewRecord(None, b"two")])
+        await producer.send_many("orders", [b"one", b"two"])
     async with Consumer("orders", bootstrap_servers=servers, group_id="g") as consumer:
         values = {(await consumer.getone()).value for _ in range(2)}
         await consumer.commit()

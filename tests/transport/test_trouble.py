@@ -21,7 +21,6 @@ from kafkagroup import (
     GroupMember,
     GroupProtocol,
     HealthProblem,
-    NewRecord,
     NotWrittenError,
     Producer,
     TopicPartition,
@@ -31,7 +30,7 @@ from kafkagroup.events import TroubleEnded, TroubleReported
 from kafkagroup.runtime.member.threaded import _TroublesProxy
 from kafkagroup.testing.embedded import Close, EmbeddedKafka, Swallow
 from kafkagroup.transport.trouble import Problem, Troubles
-from kafkagroup.wire.batch_writing import encode_batch
+from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest
@@ -612,14 +611,18 @@ async def test_an_unreachable_broker_of_a_producer_is_reported(network: Any, lin
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         async with Producer(bootstrap_servers="kafka-1") as producer:
-            await producer.write("t", [NewRecord(None, b"0")])
+            await producer.send("t", b"0")
             network.handlers.clear()
             for stream in network.streams:
                 await stream.aclose()
             with pytest.raises(NotWrittenError):
-                await producer.write("t", [NewRecord(None, b"1")])
+                await producer.send("t", b"1")
     messages = [line.partition(";")[0] for line in lines()]
-    assert [line.endswith("kafka-1:9092: refused") for line in messages] == [True, True]
+    assert messages == [
+        f"no progress for {seconds} s: {subject}: refused"
+        for seconds in (10, 70)
+        for subject in ("broker 1 at kafka-1:9092", "writing to t/0: kafka-1:9092")
+    ]
 
 
 @CLIENTS

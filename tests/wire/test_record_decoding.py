@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from old_messages import stored
 
-from kafkagroup import Codec, NewRecord, Record
+from kafkagroup import Codec, Record
 from kafkagroup.errors import CorruptRecordError, LimitExceededError
 from kafkagroup.types import TimestampType
-from kafkagroup.wire import decode_records, encode_batch
+from kafkagroup.wire import NewRecord, decode_records, encode_batch
 
 CREATED = TimestampType.CREATE_TIME
 

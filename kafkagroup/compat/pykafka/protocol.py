@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import attrs
 
-from kafkagroup import Codec, NewRecord, Record, Security, TopicPartition
+from kafkagroup import Codec, Record, Security, TopicPartition
 from kafkagroup._timestamps import check_timestamp
 from kafkagroup.wire import encode_batch
+from kafkagroup.wire.batch_writing import NewRecord
 
 __all__ = [
     "BrokerMetadata",

@@ -18,7 +18,6 @@ from kafkagroup import (
     GroupMember,
     GroupProtocol,
     HealthProblem,
-    NewRecord,
     NotWrittenError,
     OffsetAndMetadata,
     Producer,
@@ -356,18 +355,23 @@ async def test_a_member_of_any_group_joins_in_the_adopted_cluster(network: Any) 
 
 
 async def test_a_producer_writes_nothing_to_another_cluster(network: Any) -> None:
-    async with addresses(network) as at, Producer(bootstrap_servers="kafka-1") as producer:
-        await producer.write("t", [NewRecord(None, b"one")])
+    """Records wait for their own cluster."""
+    options: Any = {"bootstrap_servers": "kafka-1", "delivery_timeout_ms": 20_000}
+    async with addresses(network) as at, Producer(**options) as producer:
+        await producer.send("t", b"one")
         await at.lead_to(at.new)
-        began = anyio.current_time()
-        with pytest.raises(NotWrittenError) as caught:
-            await producer.write("t", [NewRecord(None, b"two")])
-        assert isinstance(caught.value.why, ClusterChangedError)
-        assert anyio.current_time() - began < 5
+        with pytest.raises(NotWrittenError, match="belongs to cluster 'another-cl") as caught:
+            await producer.send("t", b"two")
+        assert not caught.value.is_maybe_written
         assert at.new.log_end("t", 0) == 0
+        assert {one.problem for one in producer.health().findings} >= {HealthProblem.CLUSTER}
+        waiting = producer.send_nowait("t", b"three")
+        await anyio.sleep(5)
         await at.lead_to(at.old)
-        await producer.write("t", [NewRecord(None, b"three")])
+        await waiting
         assert at.old.log_end("t", 0) == 2
+        await anyio.sleep(60)
+        assert producer.health().findings == ()
 
 
 async def test_an_admin_does_not_act_on_another_cluster(network: Any) -> None:

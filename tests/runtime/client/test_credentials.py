@@ -25,7 +25,6 @@ from kafkagroup import (
     GroupProtocol,
     HealthProblem,
     KafkaGroupError,
-    NewRecord,
     Producer,
     Security,
     Token,
@@ -255,13 +254,13 @@ async def test_calls_of_an_admin_and_a_producer_survive_a_failing_source(network
         given: Any = {"bootstrap_servers": "kafka-1", "security": on.vault.security}
         async with Admin(**given) as admin, Producer(**given) as producer:
             assert [topic.name for topic in await admin.list_topics()] == ["t"]
-            await producer.write("t", [NewRecord(key=None, value=b"1")])
+            await producer.send("t", b"1")
             for _ in range(2):
                 on.vault.failures = [OSError("the vault restarts")] * 2
                 await on.break_connections()
                 assert len(await admin.list_topics()) == 1
                 on.vault.failures = [OSError("the vault restarts")] * 2
-                await producer.write("t", [NewRecord(key=None, value=b"2")])
+                await producer.send("t", b"2")
             on.vault.password = "wrong"
             await on.break_connections()
             began = anyio.current_time()

@@ -14,7 +14,6 @@ from kafkagroup import (
     Consumer,
     GroupMember,
     GroupProtocol,
-    NewRecord,
     Producer,
     TopicPartition,
 )
@@ -170,7 +169,7 @@ async def test_admin_and_producer_stay_quick(network: Any) -> None:
                 await anyio.sleep(10)
                 assert await seconds(admin.list_groups()) < QUICK
                 await anyio.sleep(10)
-                assert await seconds(producer.write("t", [NewRecord(None, b"v")])) < QUICK
+                assert await seconds(producer.send("t", b"v")) < QUICK
                 await anyio.sleep(10)
                 assert await seconds(admin.delete_topics([name])) < QUICK
                 await anyio.sleep(10)

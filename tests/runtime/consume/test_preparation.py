@@ -20,12 +20,11 @@ from kafkagroup import (
     ClosedError,
     Codec,
     Consumer,
-    NewRecord,
     TopicPartition,
 )
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.testing.embedded import EmbeddedKafka
-from kafkagroup.wire import encode_batch
+from kafkagroup.wire import NewRecord, encode_batch
 
 pytestmark = pytest.mark.anyio
 

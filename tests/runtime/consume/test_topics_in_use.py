@@ -14,7 +14,6 @@ from kafkagroup import Consumer, Producer, TopicPartition
 from kafkagroup._values import evolve
 from kafkagroup.admin import Admin
 from kafkagroup.testing.embedded import Change, Delay, EmbeddedKafka
-from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.messages.consumer_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -184,14 +183,15 @@ async def test_a_leader_follows_the_topics_of_the_present_members_only(cluster: 
 
 async def test_a_producer_needs_a_topic_for_five_minutes_after_a_write(cluster: Any) -> None:
     """Without that time, writes to two topics by turns would request metadata each time."""
-    async with cluster("a", "b", "c") as kafka, Producer(bootstrap_servers="kafka-1") as producer:
+    options: Any = {"bootstrap_servers": "kafka-1", "metadata_max_age_ms": 3_600_000}
+    async with cluster("a", "b", "c") as kafka, Producer(**options) as producer:
         with recorded(kafka) as found:
             for topic in "abab":
-                await producer.write(topic, [NewRecord(b"k", b"v")])
+                await producer.send(topic, b"v")
             assert found == [["a"], ["a", "b"]]
             kafka.delete_topic("a")
             await anyio.sleep(200.0)
-            await producer.write("b", [NewRecord(b"k", b"v")])
+            await producer.send("b", b"v")
             await anyio.sleep(200.0)
             await producer.partition_count("c")
             assert found[2:] == [["b", "c"]]

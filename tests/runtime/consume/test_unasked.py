@@ -14,7 +14,6 @@ from kafkagroup import Consumer, Producer, TopicPartition
 from kafkagroup._values import evolve
 from kafkagroup.consume.fetch_session import FetchSession
 from kafkagroup.testing.embedded import Change, EmbeddedKafka
-from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.metadata import (
     Coordinator,
@@ -147,5 +146,5 @@ async def test_the_refusal_of_another_partition_is_not_the_one_of_a_write(cluste
     change = first("responses", TopicProduceResponse(name="t", partition_responses=(refused,)))
     async with cluster() as kafka, Producer(bootstrap_servers="kafka-1") as producer:
         kafka.fail(ProduceRequest, Change(change), times=None)
-        await producer.write("t", [NewRecord(b"k", b"v")])
+        await producer.send("t", b"v", key=b"k")
         assert kafka.log_end("t", 0) == 1
