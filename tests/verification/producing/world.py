@@ -1,12 +1,12 @@
-"""One run: producers and exactly-once workers on three embedded brokers in virtual time, under faults
-that a seed chooses; then all heals, and what stands in the logs is checked."""
+"""One run: producers and exactly-once workers on three embedded brokers in virtual time, under
+faults that a seed chooses; then all heals, and what stands in the logs is checked."""
 
 from __future__ import annotations
 
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
