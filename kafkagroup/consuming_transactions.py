@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Generic
 
 import anyio
@@ -165,7 +166,7 @@ class ConsumingTransaction(
         if is_late:
             cause = TransactionAbortedError(_too_long(self._producer._options.transaction_timeout))
         try:
-            await self._end(cause)
+            await self._producer._shielded(partial(self._end, cause))
         except BaseException as error:
             if not _is_rebalance(error):
                 raise
@@ -178,7 +179,7 @@ class ConsumingTransaction(
 
     async def _end(self, cause: BaseException | None) -> None:
         """Commit, or abort because of `cause`; then release the records, or return to them."""
-        failure = await self._send_offsets_shielded() if cause is None else None
+        failure = await self._send_all_offsets() if cause is None else None
         cause = cause or failure
         is_committed = False
         try:
@@ -193,12 +194,11 @@ class ConsumingTransaction(
         if failure is not None:
             raise failure
 
-    async def _send_offsets_shielded(self) -> BaseException | None:
+    async def _send_all_offsets(self) -> BaseException | None:
         """Send the offsets; return the error that aborts the transaction."""
         commits: list[Commit] = of_assignment(self._owned, self._ends)
         try:
-            with anyio.CancelScope(shield=True):
-                await self._producer._send_commits(self._consumer, commits)
+            await self._producer._send_commits(self._consumer, commits)
         except KafkaGroupError as error:
             return error
         return None

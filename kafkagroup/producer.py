@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from threading import get_ident
 from time import time_ns
@@ -18,6 +18,7 @@ from kafkagroup._generic import K_co, K_contra, KeyValueSink, V_co, V_contra
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
 from kafkagroup._timestamps import check_timestamp
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.consuming_transactions import ConsumingTransactions
 from kafkagroup.errors import (
     BufferFullError,
@@ -206,6 +207,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Called when the open transaction is committed: its offsets are the group's then."""
         self._feed = EventFeed()
         self._troubles = Troubles(self._feed.publish)
+        self._tasks: TaskGroup | None = None
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
         self._error: Exception | None = None
@@ -234,6 +236,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     async def _open(self, tasks: TaskGroup) -> None:
         options = self._options
+        self._tasks = tasks
         cluster = self._cluster = Cluster(self._servers, self._connecting, tasks, self._troubles)
         await cluster.refresh()
         cluster.watch_identity(on_changed=lambda _: None, on_adopted=self._on_adopted)
@@ -431,6 +434,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     def _begun(self) -> tuple[TransactionManager, Sender]:
         self._check_open()
+        return self._parts()
+
+    def _parts(self) -> tuple[TransactionManager, Sender]:
         assert self._transactions is not None
         assert self._sender is not None
         return self._transactions, self._sender
@@ -481,9 +487,40 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         await manager.send_offsets(group, offsets, deadline)
         self._on_commit.append(partial(committer.acknowledge, commits))
 
+    async def _shielded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` in a task of the producer's own: no cancellation reaches it, nor one by
+        asyncio's `Task.cancel`, from which no scope shields. That is raised afterwards. Raises:
+        what `work` raises; ClosedError if the producer ends before it."""
+        ended = OneShotEvent()
+        failure: Exception | None = ClosedError("the producer was closed before the end")
+
+        async def run() -> None:
+            nonlocal failure
+            try:
+                await work()
+                failure = None
+            except Exception as error:
+                failure = error
+            finally:
+                ended.set()
+
+        assert self._tasks is not None
+        self._spawn(self._tasks, run, "transaction")
+        cancelled: BaseException | None = None
+        with anyio.CancelScope(shield=True):
+            while not ended.is_set():
+                try:
+                    await ended.wait()
+                except anyio.get_cancelled_exc_class() as error:
+                    cancelled = error
+        if failure is not None:
+            raise failure
+        if cancelled is not None:
+            raise cancelled
+
     async def _commit(self) -> None:
         """Commit the open transaction, once all records have ended. Raises: as `Transaction`."""
-        manager, sender = self._begun()
+        manager, sender = self._parts()
         self._accepting_thread = None
         try:
             await sender.wait_all()
@@ -500,7 +537,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     async def _abort(self, why: KafkaGroupError) -> None:
         """Abort the open transaction. What is left of that after a while goes on in the background,
         and the next transaction waits for it."""
-        manager, sender = self._begun()
+        manager, sender = self._parts()
         self._accepting_thread = None
         deadline = anyio.current_time() + self._options.request_timeout
         try:

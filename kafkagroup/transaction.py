@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
-
-import anyio
 
 from kafkagroup._explained import Explained
 from kafkagroup._generic import K_contra, KeyValueSink, V_contra
@@ -32,6 +31,8 @@ class TransactionalProducer(Protocol[K_contra, V_contra]):
 
     @property
     def _open_transaction(self) -> object: ...
+
+    async def _shielded(self, work: Callable[[], Awaitable[None]]) -> None: ...
 
     async def _begin(self, transaction: Any) -> None: ...
 
@@ -115,14 +116,13 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
             if exc_value is None:
                 raise ClosedError("the producer was closed in the transaction, which is aborted")
             return None
-        with anyio.CancelScope(shield=True):
-            if exc_value is None:
-                await self._producer._commit()
-                return None
-            try:
-                await self._producer._abort(_aborted(exc_value))
-            except KafkaGroupError as error:  # the block's error must not be replaced
-                exc_value.add_note(f"the transaction was not aborted: {error}")
+        if exc_value is None:
+            await self._producer._shielded(self._producer._commit)
+            return None
+        try:
+            await self._producer._shielded(partial(self._producer._abort, _aborted(exc_value)))
+        except KafkaGroupError as error:  # the block's error must not be replaced
+            exc_value.add_note(f"the transaction was not aborted: {error}")
         return None
 
     async def send(

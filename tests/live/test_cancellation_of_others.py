@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -41,6 +41,7 @@ from kafkagroup.admin import NewTopic
 from kafkagroup.admin.doctor import Finding, Status, examine
 from kafkagroup.broker import Broker
 from kafkagroup.coordination import Leaders
+from kafkagroup.errors import IllegalStateError
 from kafkagroup.events import CoordinatorFound, GroupLeft, Rebalanced, RebalanceStarted
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport.broker import MAIN
@@ -308,6 +309,33 @@ async def add_partitions(canceller: Canceller, admin: Admin) -> None:
     assert len(await admin.partitions(["u"])) == 3
 
 
+async def list_transactions(canceller: Canceller, admin: Admin) -> None:
+    assert not (await canceller.cancel_in(admin.list_transactions())).errors
+
+
+async def describe_transactions(canceller: Canceller, admin: Admin) -> None:
+    found = await canceller.cancel_in(admin.describe_transactions(["tx"]))
+    assert isinstance(found["tx"], BrokerError)
+
+
+async def describe_transaction(canceller: Canceller, admin: Admin) -> None:
+    with suppress(BrokerError):
+        await canceller.cancel_in(admin.describe_transaction("tx"))
+
+
+async def describe_producers(canceller: Canceller, admin: Admin) -> None:
+    assert await canceller.cancel_in(admin.describe_producers([ZERO])) == {ZERO: ()}
+
+
+async def open_transactions(canceller: Canceller, admin: Admin) -> None:
+    assert await canceller.cancel_in(admin.open_transactions([ZERO])) == {ZERO: ()}
+
+
+async def abort_transaction(canceller: Canceller, admin: Admin) -> None:
+    with suppress(IllegalStateError):  # none is open
+        await canceller.cancel_in(admin.abort_transaction(ZERO, 0))
+
+
 async def _code(canceller: Canceller, change: Awaitable[object]) -> int | None:
     """Return the code of the error of one change; None if it was made."""
     try:
@@ -322,6 +350,7 @@ async def _code(canceller: Canceller, change: Awaitable[object]) -> int | None:
 @pytest.mark.parametrize(
     "act",
     [
+        abort_transaction,
         add_partitions,
         alter_offsets,
         apply,
@@ -332,12 +361,17 @@ async def _code(canceller: Canceller, change: Awaitable[object]) -> int | None:
         delete_topics,
         describe_group,
         describe_groups,
+        describe_producers,
         describe_topics,
+        describe_transaction,
+        describe_transactions,
         find_coordinator,
         group_spec,
         lag,
         list_groups,
         list_topics,
+        list_transactions,
+        open_transactions,
         partitions,
         plan_offsets,
         plan_reset,
@@ -644,6 +678,36 @@ async def test_a_cancelled_read_of_events_loses_no_event(timing: str) -> None:
     await cancel_at_each_suspension(timing, story)
 
 
+async def test_a_consuming_transaction_that_is_cancelled_is_done_again(timing: str) -> None:
+    async def story(canceller: Canceller) -> None:
+        servers: Any = {"bootstrap_servers": "kafka-1:9092"}
+        member: Any = servers | {"group_id": "g", "enable_auto_commit": False}
+        async with broker() as (kafka, network):
+            async with (
+                Consumer("u", **member, isolation_level="read_committed") as consumer,
+                Producer(**servers, transactional_id="tx") as producer,
+            ):
+
+                async def forward() -> None:
+                    iterator = producer.transactions(consumer, max_records=3, max_interval=5)
+                    tx = await anext(iterator)
+                    async with tx as records:
+                        for record in records:
+                            await tx.send("t", record.value, partition=0)
+
+                async def cut() -> None:
+                    await canceller.cancel_in(forward())
+
+                await canceller.run(cut())
+                if kafka.committed("g", "u").get(0, 0) < 3:
+                    await forward()
+                assert kafka.committed("g", "u")[0] == 3
+                assert kafka.stable_end("t", 0) == kafka.log_end("t", 0)
+            assert network.open == 0
+
+    await cancel_at_each_suspension(timing, story)
+
+
 # ---------------------------------------------------------------- none is missing
 
 SERVICE = {"__aenter__", "__aexit__", "run", "start", "stop"}
@@ -653,6 +717,7 @@ SERVICE |= {"aclose"}  # another name of stop
 SWEPT = {
     "Admin": SERVICE
     | {
+        "abort_transaction",
         "add_partitions",
         "alter_offsets",
         "apply",
@@ -663,12 +728,17 @@ SWEPT = {
         "delete_topics",
         "describe_group",
         "describe_groups",
+        "describe_producers",
         "describe_topics",
+        "describe_transaction",
+        "describe_transactions",
         "find_coordinator",
         "group_spec",
         "lag",
         "list_groups",
         "list_topics",
+        "list_transactions",
+        "open_transactions",
         "partitions",
         "plan_offsets",
         "plan_reset",
@@ -694,6 +764,7 @@ SWEPT = {
         "send_only",
         "sync_group",
     },
+    "ConsumingTransaction": {"__aenter__", "__aexit__", "send", "send_many", "send_offsets"},
     "Consumer": SERVICE
     | {
         "__anext__",

@@ -58,7 +58,7 @@ class MetadataWatch:
     def start(self) -> None:
         """Follow the metadata."""
         self._cluster.topics.follow(self.topics_in_use)
-        self._cluster.set_on_change(self._follow)
+        self._cluster.on_change = self._follow
         self._spawn(self._refresh_regularly, "metadata refresh")
 
     def topics_in_use(self) -> Iterable[str]:
