@@ -60,6 +60,8 @@ async def test_a_topic_limits_the_size_of_a_batch_as_it_is_sent() -> None:
 
 def test_options_of_topics_are_checked() -> None:
     kafka = EmbeddedKafka({"t": 1})
+    with pytest.raises(BrokerError, match=r"UNKNOWN_TOPIC_OR_PARTITION.*u"):
+        kafka.set_topic_configs("u", {"max.message.bytes": "1"})
     for configs in ({"max.bytes": "1"}, {"max.message.bytes": "many"}, {"retention.ms": "-2"}):
         with pytest.raises(BrokerError, match=f"INVALID_CONFIG.*{next(iter(configs))}"):
             kafka.create_topic("u", configs=configs)

@@ -19,7 +19,7 @@ import anyio
 import anyio.abc
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from kafkagroup.errors import ConfigurationError, IllegalStateError
+from kafkagroup.errors import BrokerError, ConfigurationError, ErrorCode, IllegalStateError
 from kafkagroup.testing.embedded.cluster import Cluster, Partition
 from kafkagroup.testing.embedded.faults import Action, Fault, Faults
 from kafkagroup.testing.embedded.oauthbearer import TokenUser
@@ -260,7 +260,10 @@ class EmbeddedKafka:
 
         The docstring of the package lists those that have an effect. Raises: BrokerError.
         """
-        self._call(self._cluster.topics[topic].configs.set, configs)
+        found = self._cluster.topics.get(topic)
+        if found is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
+        self._call(found.configs.set, configs)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and the offsets committed for it."""
