@@ -1,16 +1,18 @@
-"""What the options of a topic ask of the records of a batch (KIP-467), and the time of the append.
+"""Check what a client writes: the records of a batch, also by the options of their topic (KIP-467).
 
-Records are decoded only for a topic whose options concern them.
-Source: the validator of Apache Kafka 4.3.
+The time of the append is set here, too.
+Source: the validator of Apache Kafka 4.3. Like it, these checks decode every record, and leave
+offsets within the batch alone.
 """
 
 from __future__ import annotations
 
 import attrs
 
-from kafkagroup.errors import CorruptRecordError, ErrorCode
+from kafkagroup._record import Record
+from kafkagroup.errors import CorruptRecordError, ErrorCode, LimitExceededError
 from kafkagroup.testing.embedded.topic_configs import TopicConfigs
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import TimestampType, TopicPartition
 from kafkagroup.wire.batch_format import (
     ATTRIBUTES_OFFSET,
     CRC_OFFSET,
@@ -18,12 +20,14 @@ from kafkagroup.wire.batch_format import (
     LOG_APPEND_TIME,
     UINT32,
 )
+from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.crc import crc32c
 from kafkagroup.wire.messages.produce import BatchIndexAndErrorMessage
 from kafkagroup.wire.records import RecordBatch
 
 __all__ = ["RecordErrors", "check_records", "with_append_time"]
 
+_NO_TIMESTAMP = -1
 _ATTRIBUTES, _MAX_TIMESTAMP = 5, 8
 """Their places among the fields of a batch's header."""
 
@@ -41,6 +45,8 @@ class RecordErrors:
         """The error message of the batch."""
         if not self.records:
             return None
+        if self.code is ErrorCode.INVALID_TIMESTAMP:
+            return "One or more records have been rejected due to invalid timestamp"
         return (
             f"One or more records have been rejected due to {len(self.records)} record errors in"
             " total, and only showing the first three errors at most:"
@@ -51,36 +57,65 @@ class RecordErrors:
 def check_records(
     batch: RecordBatch, configs: TopicConfigs, tp: TopicPartition, now_ms: int
 ) -> RecordErrors:
-    """Check the records of a batch that a client writes to a partition."""
-    earliest, latest = configs.timestamp_range(now_ms)
-    if not configs.is_compacted and earliest is None and latest is None:
-        return RecordErrors()
+    """Check a batch that a client writes to a partition, and its records."""
+    if (
+        batch.base_offset
+        or batch.is_control
+        or batch.count != batch.last_offset + 1
+        or (batch.producer_id >= 0 and batch.base_sequence < 0)
+    ):
+        return RecordErrors(ErrorCode.INVALID_RECORD)
     try:
-        records = tuple(batch.records(0))
-    except CorruptRecordError:
-        return RecordErrors(ErrorCode.CORRUPT_MESSAGE)
+        records = tuple(batch.records(0, views=True))
+    except (CorruptRecordError, LimitExceededError):
+        is_compressed = batch.codec is not Codec.NONE
+        return RecordErrors(
+            ErrorCode.UNKNOWN_SERVER_ERROR if is_compressed else ErrorCode.INVALID_RECORD
+        )
+    check = _RecordCheck(batch, configs, tp, *configs.timestamp_range(now_ms))
     code, errors = ErrorCode.INVALID_RECORD, []
     for index, record in enumerate(records):
-        problem = None
-        if configs.is_compacted and record.key is None:
-            problem = (
-                "Compacted topic cannot accept message without key in topic partition"
-                f" {tp.topic}-{tp.partition}."
-            )
-        elif record.timestamp >= 0 and (
-            (earliest is not None and record.timestamp < earliest)
-            or (latest is not None and record.timestamp > latest)
-        ):
+        wrong_key, wrong_time = check.wrong_key(record), check.wrong_time(record)
+        if wrong_time is not None and wrong_key is None:
             code = ErrorCode.INVALID_TIMESTAMP
-            problem = (
-                f"Timestamp {record.timestamp} of message with offset {record.offset} is out of"
-                f" range. The timestamp should be within [{earliest}, {latest}]"
-            )
-        if problem is not None:
+        if (problem := wrong_key or wrong_time) is not None:
             errors.append(
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=problem)
             )
     return RecordErrors(code, tuple(errors)) if errors else RecordErrors()
+
+
+@attrs.frozen
+class _RecordCheck:
+    """What the records of a batch must be like."""
+
+    batch: RecordBatch
+    configs: TopicConfigs
+    tp: TopicPartition
+    earliest: int | None
+    latest: int | None
+
+    def wrong_key(self, record: Record) -> str | None:
+        if record.key is not None or not self.configs.is_compacted:
+            return None
+        return (
+            "Compacted topic cannot accept message without key in topic partition"
+            f" {self.tp.topic}-{self.tp.partition}."
+        )
+
+    def wrong_time(self, record: Record) -> str | None:
+        if not self.configs.has_append_time and record.timestamp != _NO_TIMESTAMP:
+            is_late = self.earliest is not None and record.timestamp < self.earliest
+            is_early = self.latest is not None and record.timestamp > self.latest
+            if not is_late and not is_early:
+                return None
+            return (
+                f"Timestamp {record.timestamp} of message with offset {record.offset} is out of"
+                f" range. The timestamp should be within [{self.earliest}, {self.latest}]"
+            )
+        if self.batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            return "Producer should not set timestamp type to LogAppendTime."
+        return None
 
 
 def with_append_time(batch: bytes | memoryview, now_ms: int) -> bytes:

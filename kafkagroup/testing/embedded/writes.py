@@ -110,8 +110,6 @@ def _write(
     if error:
         return _refused(tp.partition, error)
     refused = partial(_refused, tp.partition, log_start_offset=partition.log.start)
-    if batch.base_offset:
-        return refused(ErrorCode.INVALID_RECORD)
     now_ms = int(cluster.wall() * 1000)
     errors = check_records(batch, configs, tp, now_ms)
     if errors.code:
@@ -148,8 +146,7 @@ def _batch_of(records: bytes | memoryview) -> tuple[RecordBatch | None, ErrorCod
         return None, ErrorCode.CORRUPT_MESSAGE
     if len(batches) != 1 or batches[0].size != len(records):
         return None, ErrorCode.INVALID_RECORD
-    consecutive = batches[0].count == batches[0].last_offset - batches[0].base_offset + 1
-    return batches[0], ErrorCode.NONE if consecutive else ErrorCode.INVALID_RECORD
+    return batches[0], ErrorCode.NONE
 
 
 def _check_transaction(
@@ -162,7 +159,7 @@ def _check_transaction(
 ) -> ErrorCode:
     """Let the partition join the transaction of a first batch. This comes before all checks of the
     batch: a transaction may consist of records that were refused."""
-    if not batch.is_transactional or batch.producer_id < 0:
+    if not batch.is_transactional:
         return ErrorCode.NONE
     producers = partition.log.producers
     if producers.has_open_transaction(batch.producer_id, batch.producer_epoch):

@@ -16,7 +16,18 @@ from uuid import UUID
 
 import attrs
 
+from kafkagroup.wire.batch_format import (
+    ATTRIBUTES_OFFSET,
+    CONTROL,
+    CRC_OFFSET,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    UINT32,
+)
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.compression import Codec
+from kafkagroup.wire.crc import crc32c
 from kafkagroup.wire.messages import (
     acls,
     admin,
@@ -446,11 +457,22 @@ def _batch(options: Words, names: Names) -> bytes:
     )
 
 
+_CODECS = {codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE}
+_FLAGS = {"appended": LOG_APPEND_TIME, "transactional": TRANSACTIONAL, "control": CONTROL}
+
+
 def _spoilt(values: str, how: str) -> bytes:
     """Return an invalid batch."""
     batch = bytearray(new_records(values))
     if how == "twice":
         return bytes(batch) * 2
+    if how in _CODECS:
+        batch = bytearray(new_records(values, codec=_CODECS[how]))
+        batch[HEADER_SIZE + 9 : HEADER_SIZE + 19] = b"\xff" * 10
+        return _sealed(batch)
+    if how in _FLAGS:
+        batch[ATTRIBUTES_OFFSET + 1] |= _FLAGS[how]
+        return _sealed(batch)
     match how:
         case "crc":
             batch[-1] ^= 1
@@ -460,6 +482,16 @@ def _spoilt(values: str, how: str) -> bytes:
             del batch[-3:]
         case "count":
             batch[60] += 1
+        case "fewer":
+            batch[60] -= 1
+            return _sealed(batch)
+        case "less":
+            batch[60] -= 1
+            batch[26] -= 1
+            return _sealed(batch)
+        case "length":
+            batch[HEADER_SIZE] = 0x7E
+            return _sealed(batch)
         case "offset":
             batch[7] = 5
         case "huge":
@@ -470,6 +502,12 @@ def _spoilt(values: str, how: str) -> bytes:
             pass
         case _:
             raise KeyError(how)
+    return bytes(batch)
+
+
+def _sealed(batch: bytearray) -> bytes:
+    """Return the batch with the CRC of its contents."""
+    UINT32.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[ATTRIBUTES_OFFSET:]))
     return bytes(batch)
 
 
