@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from kafkagroup import BrokerError, CommitFailedError, Consumer, GroupMember, GroupProtocol
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode
+from kafkagroup.runtime.member.metrics import Meter
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
 from kafkagroup.transport.metadata import Node
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
-from kafkagroup.wire.messages.group import JoinGroupRequest, SyncGroupRequest
+from kafkagroup.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
 
@@ -345,3 +347,46 @@ async def test_a_generation_tells_who_leads_it(network: Any) -> None:
                 await anyio.sleep(20)
                 tasks.cancel_scope.cancel()
     assert sorted(found[-2:]) == [", leads>", ">"]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_the_metrics_have_the_requests_that_a_coordinator_has_answered(
+    network: Any, protocol: Any
+) -> None:
+    """A refused join and the request to leave are neither joins nor heartbeats. With KIP-848 all of
+    them are heartbeats, of another epoch."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0"], partition=0)
+        consumer = Consumer("t", bootstrap_servers="kafka-1", group_id="g", group_protocol=protocol)
+        joins = JoinGroupRequest if protocol == "classic" else ConsumerGroupHeartbeatRequest
+        heartbeats = 0
+
+        def count(request: HeartbeatRequest | ConsumerGroupHeartbeatRequest) -> bool:
+            nonlocal heartbeats
+            heartbeats += getattr(request, "member_epoch", 1) > 0
+            return False
+
+        kafka.fail(HeartbeatRequest, ErrorCode.NONE, times=None, when=count)
+        kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.NONE, times=None, when=count)
+        kafka.fail(joins, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        # The first one of a classic member gets an id and an error.
+        kafka.fail(joins, Delay(2.0), times=1 + (protocol == "classic"))
+        with anyio.fail_after(60):
+            async with consumer:
+                assert consumer.metrics().last_heartbeat_seconds_ago == math.inf
+                await consumer.getone()
+                for kind in (HeartbeatRequest, ConsumerGroupHeartbeatRequest):
+                    kafka.fail(kind, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                await anyio.sleep(10.0)
+                found = consumer.metrics()
+                assert 0.0 <= found.last_heartbeat_seconds_ago <= 3.0
+                assert found.join.maximum == pytest.approx(2.0)
+                assert found.heartbeat.maximum == 0.0
+                await consumer.unsubscribe()
+                meters = consumer._session.history.meters
+    assert (_count(meters.join), _count(meters.heartbeat)) == (1, heartbeats)
+
+
+def _count(meter: Meter) -> int:
+    return sum(one.count for one in meter._sums)
