@@ -206,7 +206,7 @@ class Driver(MemberLoop[C]):
                 if self.member.is_closed:
                     self._log.left(str(error), keeps_place=not self.member.leaves_group)
             case FallBack(error=error):
-                logger.info("%s: %s", self._log.name, error)
+                logger.info("%s: joins by the classic protocol: %s", self._log.name, error)
                 self.fell_back = True
             case Leave(doubt=doubt):  # `run` ends, because the phase is a closed one
                 self._on_left(doubt)

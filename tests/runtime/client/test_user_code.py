@@ -141,8 +141,11 @@ async def test_an_assignor_that_finds_no_file_descriptor_is_called_again(
             raise errors.pop()
         return range_assignor(spec)
 
-    async with kafka(), consumer(assignors=[assignor]) as c:
-        assert (await c.getone()).offset == 0
+    async with kafka():
+        began = anyio.current_time()
+        async with consumer(assignors=[assignor]) as c:
+            assert (await c.getone()).offset == 0
+            assert anyio.current_time() - began == pytest.approx(2.0, abs=0.1)
     assert caplog.text.count("the assignment is computed again in 1 s") == 2
 
 

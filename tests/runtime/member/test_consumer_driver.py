@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -507,8 +508,14 @@ async def test_heartbeats_slow_down_to_the_idle_interval(network: Any) -> None:
     ids=["the protocol is disabled", "the broker refuses the pattern"],
 )
 async def test_auto_falls_back_when_the_broker_refuses_the_join(
-    network: Any, code: ErrorCode, pattern: str, options: dict[str, Any]
+    network: Any,
+    code: ErrorCode,
+    pattern: str,
+    options: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """The log tells why the group is a classic one."""
+    caplog.set_level(logging.INFO, "kafkagroup.runtime.member.driver")
     async with cluster(network) as kafka:
         kafka.fail(ConsumerGroupHeartbeatRequest, code, times=None)
         async with member(group_protocol="auto", topics=(), pattern=pattern) as consumer:
@@ -516,6 +523,8 @@ async def test_auto_falls_back_when_the_broker_refuses_the_join(
             assert epochs(kafka) == []
             await consumer.getone()
             await consumer.commit()
+        (line,) = [line for line in caplog.messages if "by the classic protocol" in line]
+        assert code.name in line
         with pytest.raises(BrokerError, match=code.name):
             async with member(**options) as consumer:
                 await consumer.getone()

@@ -12,7 +12,8 @@ import pytest
 
 from kafkagroup import BrokerError, CommitFailedError, Consumer, GroupMember, GroupProtocol
 from kafkagroup.assign import cooperative_sticky_assignor
-from kafkagroup.errors import ErrorCode
+from kafkagroup.errors import ErrorCode, FencedError, IllegalStateError
+from kafkagroup.runtime.member.driver import Driver
 from kafkagroup.runtime.member.metrics import Meter
 from kafkagroup.testing.embedded import Delay, EmbeddedKafka
 from kafkagroup.transport.metadata import Node
@@ -374,7 +375,9 @@ async def test_the_metrics_have_the_requests_that_a_coordinator_has_answered(
         kafka.fail(joins, Delay(2.0), times=1 + (protocol == "classic"))
         with anyio.fail_after(60):
             async with consumer:
-                assert consumer.metrics().last_heartbeat_seconds_ago == math.inf
+                before = consumer.metrics()
+                assert before.last_heartbeat_seconds_ago == math.inf
+                assert before.session_seconds_left == 0.0
                 await consumer.getone()
                 for kind in (HeartbeatRequest, ConsumerGroupHeartbeatRequest):
                     kafka.fail(kind, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -390,3 +393,50 @@ async def test_the_metrics_have_the_requests_that_a_coordinator_has_answered(
 
 def _count(meter: Meter) -> int:
     return sum(one.count for one in meter._sums)
+
+
+@pytest.mark.parametrize("ended_by", ["missed poll", "fatal error"])
+async def test_the_end_of_a_membership_does_not_cancel_a_callback_that_runs(
+    network: Any, ended_by: str
+) -> None:
+    """The member has left or failed, and the listener still stores what it has."""
+    story: list[str] = []
+
+    async def lost(partitions: Sequence[TopicPartition]) -> None:
+        story.append("lost")
+        await anyio.sleep(2.0)
+        story.append("stored")
+
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0"], partition=0)
+        consumer = Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            rebalance_timeout_ms=2_000,
+            max_poll_interval_ms=20_000,
+            on_partitions_lost=lost,
+        )
+        with anyio.fail_after(60):
+            async with consumer:
+                await consumer.getone()
+                if ended_by == "fatal error":
+                    kafka.fail(HeartbeatRequest, ErrorCode.FENCED_INSTANCE_ID)
+                    with pytest.raises(FencedError):
+                        await consumer.getone()
+                await anyio.sleep(25.0)
+    assert story == ["lost", "stored"]
+
+
+async def test_a_membership_that_ends_without_a_request_to_is_a_failure(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer waited for records for ever, and its health was good."""
+    monkeypatch.setattr(Driver, "_start_tasks", lambda _, tasks: tasks.cancel_scope.cancel())
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(60):
+            async with Consumer("t", bootstrap_servers="kafka-1", group_id="g") as consumer:
+                with pytest.raises(IllegalStateError, match="group g: the membership"):
+                    await consumer.getone()
