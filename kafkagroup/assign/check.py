@@ -3,10 +3,10 @@
 It shares no code with the assignors, because it checks them. The caller chooses the rules, which
 depend on the assignor; `RULES` has those of this library's assignors, by their names on the wire.
 
-A claim is an existing partition that a member reports as owned, whether or not the member still
-subscribes to its topic: until it has revoked the partition, it may be processing its records. Of
-the claims to one partition, those of the highest generation are valid. A partition has an owner if
-exactly one claim to it is valid.
+A claim is an existing partition that a member reports as owned (`MemberSpec.owned`), whether or not
+the member still subscribes to its topic: until it has revoked the partition, it may be processing
+its records. Of the claims to one partition, those of the highest generation are the newest. A
+newest claim is valid if it is the only one, and its member is then the owner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "VALID",
     "Kind",
     "Violation",
-    "valid_claims",
+    "newest_claims",
     "violations",
 ]
 
@@ -45,12 +45,12 @@ class Kind(Enum):
     """A partition is assigned twice. Entries of the three kinds above do not count."""
     INCOMPLETE = "incomplete"
     """A partition of a subscribed topic is assigned to no member that may have it. If HANDED_OVER
-    is a rule too, a partition does not count while another member's valid claim keeps one of its
+    is a rule too, a partition does not count while another member's newest claim keeps one of its
     subscribers from getting it."""
     HANDED_OVER = "handed-over"
-    """A partition is assigned to a member while another member has a valid claim to it: both would
+    """A partition is assigned to a member while another member has a newest claim to it: both would
     process its records (KIP-429). The claim counts even if that member no longer subscribes to the
-    topic. If two claims have the same generation, neither member may get the partition."""
+    topic. If there are several newest claims, none of their members may get the partition."""
     UNBALANCED = "unbalanced"
     """The counts could be more even: along a chain of members, each could pass one partition to the
     next, and the last member has at least two fewer than the first. Without such a chain, the
@@ -103,7 +103,7 @@ class Violation:
     members: tuple[str, ...]
     """The members concerned. UNBALANCED: the chain, from the fullest to the emptiest;
     MOVED_WITHOUT_NEED: the owner, then the member that has it; HANDED_OVER: the member that gets
-    it, then those with valid claims; DOUBLED: all members that get it."""
+    it, then those with newest claims; DOUBLED: all members that get it."""
     partitions: tuple[TopicPartition, ...]
     """The partitions concerned. UNBALANCED: the one to move along each link of the chain;
     MOVED_WITHOUT_NEED: the partition, then the one to return in exchange, if one is needed."""
@@ -147,7 +147,7 @@ class _Checker:
     def __init__(self, spec: GroupSpec, assignment: Assignment, *, cooperative: bool) -> None:
         self._spec = spec
         self._assignment = assignment
-        self._valid_claims = valid_claims(spec)
+        self._newest_claims = newest_claims(spec)
         self._subscribers = _subscribers(spec)
         self._new_owners: dict[TopicPartition, list[str]] = {}
         """Partition -> the members that get it and may have it, in `order`."""
@@ -201,19 +201,19 @@ class _Checker:
     def handed_over(self) -> Iterator[Violation]:
         for tp, new_owners in self._new_owners.items():
             for new_owner in new_owners:
-                if others := [m for m in self._valid_claims.get(tp, ()) if m != new_owner]:
+                if others := [m for m in self._newest_claims.get(tp, ()) if m != new_owner]:
                     text = f"{new_owner} gets {tp} while {_listed(others)} may still process it"
                     yield Violation(Kind.HANDED_OVER, (new_owner, *others), (tp,), text)
 
     def _must_wait(self, tp: TopicPartition) -> bool:
         """Return whether a claim keeps the partition from a subscriber: from all but its owner."""
-        if tp not in self._valid_claims:
+        if tp not in self._newest_claims:
             return False
         return self._subscribers[tp.topic] > (self._owner(tp) is not None)
 
     def _owner(self, tp: TopicPartition) -> str | None:
         """Return the owner of a partition, if it may keep it."""
-        claimants = self._valid_claims.get(tp, ())
+        claimants = self._newest_claims.get(tp, ())
         if len(claimants) != 1 or tp.topic not in self._spec.members[claimants[0]].topics:
             return None
         return claimants[0]
@@ -278,7 +278,7 @@ class _Checker:
 
     def moved_without_need(self) -> Iterator[Violation]:
         owners = {
-            tp: member for tp in self._valid_claims if (member := self._owner(tp)) is not None
+            tp: member for tp in self._newest_claims if (member := self._owner(tp)) is not None
         }
         # Member -> topic -> the first partition of it that the member has and did not own.
         gained: dict[str, dict[str, TopicPartition]] = {}
@@ -303,23 +303,22 @@ class _Checker:
                 yield Violation(Kind.MOVED_WITHOUT_NEED, (owner, new_owner), (tp, swap), text)
 
 
-def valid_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:
-    """Return partition -> the members that claim it with the highest generation, in `order`.
-    O(claims)."""
-    newest: dict[TopicPartition, int] = {}
-    valid: dict[TopicPartition, list[str]] = {}
+def newest_claims(spec: GroupSpec) -> dict[TopicPartition, list[str]]:
+    """Return partition -> the members with its newest claims, in `order`. O(claims)."""
+    generations: dict[TopicPartition, int] = {}
+    claimants: dict[TopicPartition, list[str]] = {}
     for member in spec.order():
         member_spec = spec.members[member]
         for tp in set(member_spec.owned):
             if not _exists(spec, tp):
                 continue
-            before = newest.get(tp)
+            before = generations.get(tp)
             if before is None or member_spec.generation > before:
-                newest[tp] = member_spec.generation
-                valid[tp] = [member]
+                generations[tp] = member_spec.generation
+                claimants[tp] = [member]
             elif member_spec.generation == before:
-                valid[tp].append(member)
-    return valid
+                claimants[tp].append(member)
+    return claimants
 
 
 def _subscribers(spec: GroupSpec) -> Counter[str]:

@@ -1,9 +1,10 @@
 """Which member owns each partition, by what the members report.
 
-A claim counts if the topic exists, some member subscribes to it, and it has that partition. Of
-several claims to one partition that of the highest generation is valid; equal ones invalidate each
-other. The claim of a member that no longer subscribes to the topic is valid like any other: the
-member cannot keep the partition, but may be processing its records until it has revoked it.
+A claim is a partition that a member reports as owned. It counts if the topic exists, some member
+subscribes to it, and it has that partition. Of the claims to one partition, those of the highest
+generation are the newest. A newest claim is valid if it is the only one. The claim of a member that
+no longer subscribes to the topic is valid like any other: the member cannot keep the partition, but
+may be processing its records until it has revoked it.
 
 Members and partitions are numbers here: members in `GroupSpec.order`, partitions in the order of
 `TopicPartition`, both from 0.
@@ -25,8 +26,9 @@ UNCLAIMED = -1
 """Owner of a partition that no member claims."""
 
 WITHHELD = -2
-"""Owner of a partition that no member can keep, but that some member may still be processing: its
-newest claims are equal, or the newest one is of a member that no longer subscribes to the topic."""
+"""Owner of a partition that no member can keep, but that some member may still be processing: it
+has several newest claims, or the newest one is of a member that no longer subscribes to its
+topic."""
 
 
 @frozen

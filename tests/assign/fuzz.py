@@ -23,7 +23,7 @@ from itertools import islice
 import attrs
 
 from kafkagroup.assign import Assignor, GroupSpec, MemberSpec, protocol_name
-from kafkagroup.assign.check import EVEN, RULES, STICKY, valid_claims, violations
+from kafkagroup.assign.check import EVEN, RULES, STICKY, newest_claims, violations
 from kafkagroup.assign.cooperative_sticky import cooperative_sticky_assignor
 from kafkagroup.assign.naive import naive_assignor
 from kafkagroup.assign.range import range_assignor
@@ -234,7 +234,7 @@ def _taken(spec: GroupSpec, assignment: Assignment) -> int:
     """Return the number of partitions that move away from their owners."""
     owners = {
         tp: members[0]
-        for tp, members in valid_claims(spec).items()
+        for tp, members in newest_claims(spec).items()
         if len(members) == 1 and tp.topic in spec.members[members[0]].topics
     }
     stay = sum(owners.get(tp) == m for m, held in assignment.items() for tp in held)

@@ -17,7 +17,7 @@ from kafkagroup.assign.check import (
     VALID,
     Kind,
     Violation,
-    valid_claims,
+    newest_claims,
     violations,
 )
 from kafkagroup.types import Assignment, TopicPartition
@@ -243,7 +243,7 @@ def test_an_exchange_needs_both_subscriptions() -> None:
     assert violations(group, assigned(x="a0 b0", y="a1 a2"), STICKY) == ()
 
 
-def test_moves_for_balance_or_from_invalid_claims_are_no_violation() -> None:
+def test_moves_for_balance_or_from_innewest_claims_are_no_violation() -> None:
     group = spec(
         {"a": 5},
         x=member("a", "a0 a1 a2", 8),
@@ -297,7 +297,7 @@ def test_only_the_latest_unique_claims_are_valid() -> None:
         y=member("a", "a1 a1 a2", 8),
         z=member("a", "a0 a2", 5),
     )
-    assert valid_claims(group) == {
+    assert newest_claims(group) == {
         TopicPartition("a", 0): ["x"],
         TopicPartition("a", 1): ["x", "y"],
         TopicPartition("a", 2): ["x", "y"],

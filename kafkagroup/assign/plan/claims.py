@@ -19,9 +19,8 @@ __all__ = ["ExplainedClaims"]
 class ExplainedClaims:
     """The claims of all members of a group.
 
-    Of several claims to a partition, the one with the highest generation is valid (KIP-792); if
-    several members claim it with that generation, none is. The member with a valid claim need not
-    subscribe to the topic any longer.
+    Which claim is valid: `kafkagroup.assign.claims` (KIP-792). The member with a valid claim need
+    not subscribe to the topic any longer. The other claims are void: they are ignored.
     """
 
     def __init__(self, spec: GroupSpec) -> None:

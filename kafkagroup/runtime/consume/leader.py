@@ -323,9 +323,9 @@ def _encoded(
 def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:
     """Raise an error if a cooperative assignor assigns a partition that another member still owns.
     The user's own assignors may do so."""
-    from kafkagroup.assign.check import valid_claims  # large, and only leaders compute
+    from kafkagroup.assign.check import newest_claims  # large, and only leaders compute
 
-    claims = valid_claims(spec)
+    claims = newest_claims(spec)
     for member, partitions in assignment.items():
         for tp in partitions:
             if others := [other for other in claims.get(tp, ()) if other != member]:
