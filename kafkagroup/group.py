@@ -200,24 +200,26 @@ class GroupMember(Service):
             late_modules_of_member(options),
         )
         given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
-        _check(given)
+        _check_protocols(given)
         self._servers = parse_servers(options.bootstrap_servers)
         self._log = MembershipLog("member", options.client_id, options.group_id)
         self._options = connection_options(options, self._log.name)
         self._config = evolve(member_config(options, given[0].type), exclusive_generations=True)
-        self._metadata = MemberMetadata(protocols=_supported(given))
+        self._metadata = MemberMetadata(protocols=_metadata_of(given))
         """What the first member joins with."""
-        threaded = options.heartbeat_thread
-        self._leave_group = options.leave_group_on_close
-        self._loop_delay = LoopDelay(options.group_id, options.session_timeout, threaded=threaded)
-        self._is_threaded = threaded
         self._member_factory: MemberFactory | None = options.membership
+        """Creates the members if Kafka does not coordinate the group."""
+        self._is_threaded = is_threaded = options.heartbeat_thread
+        self._leave_group = options.leave_group_on_close
+        self._loop_delay = LoopDelay(
+            options.group_id, options.session_timeout, threaded=is_threaded
+        )
         self._queue = GenerationQueue(
             _strategies(given),
             lambda: self._running_driver().ownership.lease_expires_at,
             self._on_lease_expired,
             max_stall=options.rebalance_timeout,
-            timed=not threaded or options.membership is not None,
+            timed=not is_threaded or options.membership is not None,
             log=self._log,
         )
         self._history = History()
@@ -226,16 +228,13 @@ class GroupMember(Service):
         self._clock = current_time
         """The loop's clock, once the member runs."""
         self._driver: Running | None = None
+        """Runs the present member, or the last one; None before the start."""
         self._cluster: Cluster | None = None
+        """None before the start."""
         self._members: Members
         """Set when the member starts."""
 
-    def _log_as(self, kind: str, describe: Callable[[GenerationInfo], tuple[str, bool]]) -> None:
-        """Let log lines call the client `kind`, and describe what it is assigned by `describe`, as
-        `MembershipLog` has it."""
-        name = client_name(kind, self._options.client_id, self._config.group_id)
-        self._log.describe_as(name, describe)
-        self._options = evolve(self._options, name=self._log.name)
+    # ------------------------------------------------------------ generations
 
     def __aiter__(self) -> GroupMember:
         return self
@@ -285,6 +284,8 @@ class GroupMember(Service):
             await queue.changed.wait()
         return generation
 
+    # ------------------------------------------------------------ facts
+
     async def describe(self) -> DescribedGroup:
         """Request the group's description from its coordinator. Works after a failure too.
 
@@ -325,11 +326,6 @@ class GroupMember(Service):
     def coordinator(self) -> Node | None:
         """The broker that coordinates the group; None while it is not known."""
         return None if self._driver is None else self._driver.coordinator
-
-    def forget_coordinator(self, reason: str = "the application asked for it") -> None:
-        """Invalidate the coordinator: look it up again. The membership continues."""
-        self._check_origin()
-        self._running_driver().invalidate_coordinator(reason)
 
     def metrics(self) -> GroupMetrics:
         """Return the heartbeats, joins and syncs of the last minute, the rebalances with their
@@ -382,6 +378,8 @@ class GroupMember(Service):
             raise ConfigurationError("events() need a group that Kafka coordinates: no membership=")
         return self._history.feed.open(buffer, self._check_origin)
 
+    # ------------------------------------------------------------ requests to the group
+
     def rejoin(self, reason: str = "the application asked for it") -> None:
         """Request a rebalance, and so a new generation."""
         check_text("reason", reason)
@@ -396,7 +394,7 @@ class GroupMember(Service):
         """
         given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
         config = self._config
-        _check(given)
+        _check_protocols(given)
         self._check_origin()
         if given[0].type != config.protocol_type:
             raise ConfigurationError(
@@ -405,7 +403,12 @@ class GroupMember(Service):
         driver, reason = self._running_driver(), "the metadata changed"
         self._queue.strategies = _strategies(given)
         self._history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
-        driver.change_metadata(reason, MemberMetadata(protocols=_supported(given)))
+        driver.change_metadata(reason, MemberMetadata(protocols=_metadata_of(given)))
+
+    def forget_coordinator(self, reason: str = "the application asked for it") -> None:
+        """Invalidate the coordinator: look it up again. The membership continues."""
+        self._check_origin()
+        self._running_driver().invalidate_coordinator(reason)
 
     def _rejoin(self, cause: RebalanceCause, reason: str) -> None:
         driver = self._running_driver()
@@ -413,9 +416,12 @@ class GroupMember(Service):
         driver.rejoin(reason)
 
     def _running_driver(self) -> Running:
+        """Return the driver. Raises: NotStartedError."""
         if self._driver is None:
             raise _not_started()
         return self._driver
+
+    # ------------------------------------------------------------ starting and stopping
 
     async def stop(self, *, leave_group: bool | None = None) -> None:
         """Wait until the work in scopes has ended, and leave the group, within `close_timeout`.
@@ -455,6 +461,7 @@ class GroupMember(Service):
         tasks.start_soon(self._queue.watch_leases)
 
     async def _run_members(self, driver: Running) -> None:
+        """Run the member, and another one after each that left without a call of `stop`."""
         await self._members.run(driver)
         while not self._queue.closed and driver.is_expelled:
             # The thread left the group because the loop was stalled, and the loop has resumed; or
@@ -466,11 +473,13 @@ class GroupMember(Service):
             await self._members.run(driver)
 
     def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
+        """End the membership: it was in the group of the cluster before."""
         reason = f"cluster {change.found} was adopted"
         # Without a request to leave: the group there does not know this member.
         self._running_driver().leave(reason, leave_group=False, lost=True)
 
     def _on_lease_expired(self) -> None:
+        """Join again: the queue has ended the generation, as its lease has expired."""
         reason = "no heartbeat was acknowledged within the session timeout"
         self._rejoin(RebalanceCause.SILENCE, reason)
 
@@ -481,6 +490,7 @@ class GroupMember(Service):
             self._history.feed.close()
 
     async def _leave(self) -> None:
+        """Wait for the work in scopes, then leave the group and close the connections."""
         queue = self._queue
         deadline = anyio.current_time() + self._close_timeout * LEAVE_FRACTION
         queue.close()
@@ -508,20 +518,29 @@ class GroupMember(Service):
     def _crashed(self, error: Exception) -> None:
         self._queue.on_fatal_error(error)
 
+    def _log_as(self, kind: str, describe: Callable[[GenerationInfo], tuple[str, bool]]) -> None:
+        """Let log lines call the client `kind`, and describe what it is assigned by `describe`, as
+        `MembershipLog` has it."""
+        name = client_name(kind, self._options.client_id, self._config.group_id)
+        self._log.describe_as(name, describe)
+        self._options = evolve(self._options, name=self._log.name)
+
 
 def _not_started() -> NotStartedError:
     return NotStartedError("the member is not started; use `async with` or start()")
 
 
 def _strategies(protocols: Sequence[GroupProtocol]) -> Strategies:
+    """Return protocol name -> the function that computes the assignments."""
     return {p.name: p.assign for p in protocols}
 
 
-def _supported(protocols: Sequence[GroupProtocol]) -> tuple[tuple[str, bytes], ...]:
+def _metadata_of(protocols: Sequence[GroupProtocol]) -> tuple[tuple[str, bytes], ...]:
+    """Return what JoinGroup has: name and metadata of each protocol, the preferred first."""
     return tuple((p.name, p.metadata) for p in protocols)
 
 
-def _check(protocols: Sequence[GroupProtocol]) -> None:
+def _check_protocols(protocols: Sequence[GroupProtocol]) -> None:
     """Raises: ConfigurationError for protocols that one member cannot support together."""
     if not protocols:
         raise ConfigurationError("a member needs at least one GroupProtocol")
