@@ -16,6 +16,7 @@ from uuid import UUID
 from kafkagroup._values import define
 from kafkagroup.consume.lag import behind
 from kafkagroup.consume.progress import UNKNOWN, Progress
+from kafkagroup.consume.replica_choice import ReplicaChoice
 from kafkagroup.errors import BrokerError, NoOffsetError, OffsetOutOfRangeError
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.records import RecordBatch
@@ -42,9 +43,89 @@ _NOT_SERVED = (TopicEvidence.NONE, TopicEvidence.REFUSED)
 
 @define(eq=False)
 class OwnedPartition(Progress):
-    """The positions and the buffer of one assigned partition."""
+    """The positions and the buffer of one assigned partition.
+
+    The fields are grouped by what they are about, with the classes that set them. A rule that
+    concerns several fields is a method here; a field without one is assigned by its owner.
+    """
 
     tp: TopicPartition
+
+    # What stops delivery and fetching.
+    # The application, the `Subscriber`, `NewPartitionWatch` and the `ErrorChannel` set these.
+    paused: bool = False
+    revoked: bool = False
+    """Whether delivery has stopped; the positions stay for the last commit."""
+    awaits_start_commit: bool = False
+    """Whether nothing is fetched until the position is committed: the partition is new."""
+    awaits_listener: bool = False
+    """Whether nothing is fetched until the rebalance listener has returned, or has sought: it may
+    ask for the position, and then choose another one."""
+    failure: Exception | None = None
+    """The error that stopped the fetching; the application must seek. None if there is none."""
+    seeks: int = 0
+    """How often the application has called `seek`."""
+
+    # The position.
+    # `Progress` has it; `Positions`, `RangeCheck` and `Validation` move it, or the application.
+    reset: bool = False
+    """Whether the position was outside of the log: it is looked up by the reset policy then, not by
+    the committed offset."""
+    is_out_of_range: bool = False
+    """Whether the leader refused `fetch_offset` as out of range: nothing is fetched until it has
+    reported the start and the end of its log."""
+    is_of_deleted_topic: bool = False
+    """Whether the offsets are of a topic that was deleted and created again under the same name."""
+
+    # The topic that it belongs to.
+    # Look-ups and fetch responses set it, not the metadata, which may be old.
+    assigned_topic_id: UUID = NO_ID
+    """Id of the topic that the coordinator assigned (KIP-848); NO_ID if it was assigned by name."""
+    topic_id: UUID = NO_ID
+    """Id of the topic that the offsets belong to; NO_ID while unknown. See `is_recreated`."""
+    topic_evidence: TopicEvidence = TopicEvidence.NONE
+    proven_epoch: int = -1
+    """The latest leader epoch of the records that were read from topic `proven_topic_id`. A leader
+    of an earlier epoch is not the leader any more."""
+    proven_topic_id: UUID = NO_ID
+
+    # What is fetched.
+    # The `Fetcher` fills the buffer, and `Delivery` empties it.
+    fetch_offset: int = UNKNOWN
+    """Offset to fetch from next: after the last buffered batch."""
+    fetch_epoch: int = -1
+    """Leader epoch of the record before `fetch_offset`; -1 when unknown (KIP-320)."""
+    checked_epoch: int = -1
+    """Epoch of the last leader known to have the same log below `fetch_offset`; -1 for none."""
+    end: int = UNKNOWN
+    """The end of the log as of the last fetch: the offset of the next record to be written; under
+    read_committed the last stable offset."""
+    first_fetch_id: int = 0
+    """Id of the first fetch request for it since its position was set; 0 for none."""
+    fetch_id: int = 0
+    """Id of the latest one; 0 for none."""
+    buffered: deque[RecordBatch] | None = None
+    """The batches to deliver after the open one; None for none: most of 90,000 partitions have
+    none, and an empty deque takes 600 bytes and time of each full garbage collection."""
+    buffered_bytes: int = 0
+    buffered_records: int = 0
+    replica: ReplicaChoice | None = None
+    """Which follower it is fetched from (KIP-392); None until the leader has named one."""
+
+    # Refusals and back-off.
+    # `ResponseHandler` and `Refusals` set these.
+    refusal: BrokerError | None = None
+    """The last error with which a broker refused a request about it; None once one has succeeded.
+    The client repeats the request."""
+    attempts: int = 0
+    """How many fetches failed in a row."""
+    retry_at: float = 0.0
+    """When the back-off ends, on the loop's clock."""
+    look_up_at: float = 0.0
+    """When to repeat a refused look-up of the position, on the loop's clock."""
+
+    # The committed offset.
+    # The `Committer`, and look-ups of committed offsets, set these.
     acknowledged: OffsetAndMetadata | None = None
     """The last committed offset that the coordinator acknowledged or reported; None for none, and
     while it may have stored a later commit of another offset."""
@@ -62,76 +143,29 @@ class OwnedPartition(Progress):
     covered: int = UNKNOWN
     """The position at which there is nothing to commit: where delivery started, or the offset that
     the coordinator acknowledged."""
-    end: int = UNKNOWN
-    """The end of the log as of the last fetch: the offset of the next record to be written; under
-    read_committed the last stable offset."""
-    fetch_offset: int = UNKNOWN
-    """Offset to fetch from next: after the last buffered batch."""
-    fetch_epoch: int = -1
-    """Leader epoch of the record before `fetch_offset`; -1 when unknown (KIP-320)."""
-    checked_epoch: int = -1
-    """Epoch of the last leader known to have the same log below `fetch_offset`; -1 for none."""
-    assigned_topic_id: UUID = NO_ID
-    """Id of the topic that the coordinator assigned (KIP-848); NO_ID if it was assigned by name."""
-    topic_id: UUID = NO_ID
-    """Id of the topic that the offsets belong to; NO_ID while unknown. See `is_recreated`."""
-    topic_evidence: TopicEvidence = TopicEvidence.NONE
-    proven_epoch: int = -1
-    """The latest leader epoch of the records that were read from topic `proven_topic_id`. A leader
-    of an earlier epoch is not the leader any more."""
-    proven_topic_id: UUID = NO_ID
-    buffered: deque[RecordBatch] | None = None
-    """The batches to deliver after the open one; None for none: most of 90,000 partitions have
-    none, and an empty deque takes 600 bytes and time of each full garbage collection."""
-    buffered_bytes: int = 0
-    buffered_records: int = 0
-    revoked: bool = False
-    """Whether delivery has stopped; the positions stay for the last commit."""
-    replica: int = -1
-    """The broker that the leader wants us to read from (KIP-392); -1 for the leader itself."""
-    replica_until: float = 0.0
-    """When to fetch from the leader again, on the loop's clock."""
-    replica_refusals: int = 0
-    """How often in a row a replica did not serve it."""
-    leader_until: float = 0.0
-    """Until when to fetch it without naming our rack, on the loop's clock: the leader would name
-    the replica again that does not serve it."""
-    replica_trouble: str = ""
-    """Which replica did not serve it, and why, when `leader_until` was set."""
-    paused: bool = False
-    reset: bool = False
-    """Whether the position was outside of the log: it is looked up by the reset policy then, not by
-    the committed offset."""
-    awaits_start_commit: bool = False
-    """Whether nothing is fetched until the position is committed: the partition is new."""
-    awaits_listener: bool = False
-    """Whether nothing is fetched until the rebalance listener has returned, or has sought: it may
-    ask for the position, and then choose another one."""
-    is_out_of_range: bool = False
-    """Whether the leader refused `fetch_offset` as out of range: nothing is fetched until it has
-    reported the start and the end of its log."""
-    is_of_deleted_topic: bool = False
-    """Whether the offsets are of a topic that was deleted and created again under the same name."""
-    failure: Exception | None = None
-    """The error that stopped the fetching; the application must seek. None if there is none."""
-    refusal: BrokerError | None = None
-    """The last error with which a broker refused a request about it; None once one has succeeded.
-    The client repeats the request."""
-    seeks: int = 0
-    """How often the application has called `seek`."""
-    look_up_at: float = 0.0
-    """When to repeat a refused look-up of the position, on the loop's clock."""
-    retry_at: float = 0.0
-    """When the back-off ends, on the loop's clock."""
-    attempts: int = 0
-    """How many fetches failed in a row."""
-    first_fetch_id: int = 0
-    """Id of the first fetch request for it since its position was set; 0 for none."""
-    fetch_id: int = 0
-    """Id of the latest one; 0 for none."""
 
     def __attrs_pre_init__(self) -> None:
         Progress.__init__(self)
+
+    # ------------------------------------------------------------ what stops delivery and fetching
+
+    def revoke(self) -> None:
+        """Stop delivery; the positions stay for the last commit, which renews `acknowledged`."""
+        self.revoked = True
+        self.renewed_at = -math.inf
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error stopped the fetching, which the application must resume by a seek."""
+        return self.failure is not None
+
+    @property
+    def is_without_position(self) -> bool:
+        """Whether only the application can set the position: there is none within the log, and no
+        reset policy. False if only a look-up has failed: the next one may find the offset."""
+        return isinstance(self.failure, NoOffsetError | OffsetOutOfRangeError)
+
+    # ------------------------------------------------------------ the position
 
     def start_at(self, offset: int, *, leader_epoch: int = -1) -> None:
         """Continue at `offset`: a committed offset, a reset, or the application's seek."""
@@ -195,79 +229,9 @@ class OwnedPartition(Progress):
         # The epoch, too: in the previous one the log ends below this position (KIP-320).
         self.advance(offset, leader_epoch)
 
-    def revoke(self) -> None:
-        """Stop delivery; the positions stay for the last commit, which renews `acknowledged`."""
-        self.revoked = True
-        self.renewed_at = -math.inf
-
-    def read_from(self, replica: int, until: float) -> None:
-        """Fetch from a follower until a time on the loop's clock (KIP-392)."""
-        self.replica, self.replica_until = replica, until
-
-    def count_replica_refusal(self) -> int:
-        """Count one more time in a row that a replica did not serve it; return how often it was."""
-        self.replica_refusals += 1
-        return self.replica_refusals
-
-    def avoid_replicas(self, until: float, trouble: str) -> None:
-        """Fetch from the leader until a time on the loop's clock, whatever replica is near."""
-        self.leader_until, self.replica_trouble = until, trouble
-
-    def requested_id(self, current_id: UUID) -> UUID:
-        """Return the topic id to fetch by: that of the position, whatever the metadata has, which
-        is `current_id`."""
-        if self.topic_id is not current_id and self.topic_id in (NO_ID, current_id):
-            if self.topic_id != NO_ID:
-                self.topic_id = current_id  # the same object: comparing it again is fast
-            return current_id
-        return self.topic_id
-
-    def note_served(self, topic_id: UUID, evidence: TopicEvidence) -> None:
-        """Note that the leader serves this position; `topic_id`: the id in the request."""
-        if self.topic_id is not topic_id:
-            self.topic_id = topic_id
-        self.topic_evidence = evidence
-        if self.proven_topic_id is not topic_id and self.proven_topic_id != topic_id:
-            self.proven_topic_id, self.proven_epoch = topic_id, -1
-
-    def note_refused(self, topic_id: UUID) -> None:
-        """Note that the leader refuses a topic id. It does not count while nothing was read under
-        this id: a broker with old metadata may have reported it for a topic that exists."""
-        if self.topic_id == topic_id != NO_ID and self.topic_evidence is not TopicEvidence.NONE:
-            self.topic_evidence = TopicEvidence.REFUSED
-
-    def note_fetch(self, fetch_id: int) -> None:
-        """Note a fetch request at `fetch_offset`."""
-        self.first_fetch_id = self.first_fetch_id or fetch_id
-        self.fetch_id = fetch_id
-
-    def note_topic(self, topic_id: UUID) -> None:
-        """Note the topic that the position was looked up in."""
-        if topic_id != self.topic_id:
-            self.topic_id, self.topic_evidence = topic_id, TopicEvidence.NONE
-
-    def note_committed(self, committed: OffsetAndMetadata, now: float) -> None:
-        """Note the committed offset that the coordinator reports."""
-        self.acknowledged, self.renewed_at, self.stored = committed, now, UNKNOWN
-        self.reported_at = now
-
     def request_reset(self) -> None:
         """Request that the position is looked up by the reset policy: it is outside of the log."""
         self.reset, self.is_out_of_range = True, False
-
-    def require_validation(self) -> None:
-        """Let the leader report first whether the log was truncated below `fetch_offset`."""
-        self.checked_epoch, self.is_out_of_range = -1, False
-
-    def is_assigned_in(self, topic_id: UUID) -> bool:
-        """Return whether the assignment is of this topic, and not of one that was deleted or has
-        not been created yet. `topic_id`: that of the topic with this name, NO_ID for none."""
-        assigned = self.assigned_topic_id
-        return assigned is topic_id or assigned in (NO_ID, topic_id)
-
-    def note_topic_is_back(self) -> None:
-        """Keep the position after all: the topic that it belongs to was not deleted."""
-        self.is_of_deleted_topic = self.reset = False
 
     def forget_position(self) -> None:
         """Let the position be looked up again: it was found under another topic id, and nothing
@@ -285,33 +249,45 @@ class OwnedPartition(Progress):
         self.fetch_epoch = epoch
         self.checked_epoch = leader_epoch
 
-    def count_failure(self) -> int:
-        """Count one more failure in a row; return how many there are."""
-        self.attempts += 1
-        return self.attempts
+    def require_validation(self) -> None:
+        """Let the leader report first whether the log was truncated below `fetch_offset`."""
+        self.checked_epoch, self.is_out_of_range = -1, False
 
-    def end_backoff(self) -> None:
-        """Count no failures in a row: a fetch has succeeded."""
-        self.attempts = 0
-        self.refusal = None
+    # ------------------------------------------------------------ the topic that it belongs to
 
-    def restore_backoff(self, attempts: int, retry_at: float) -> None:
-        """Set the back-off again that a new position has ended."""
-        self.attempts, self.retry_at = attempts, retry_at
+    def is_assigned_in(self, topic_id: UUID) -> bool:
+        """Return whether the assignment is of this topic, and not of one that was deleted or has
+        not been created yet. `topic_id`: that of the topic with this name, NO_ID for none."""
+        assigned = self.assigned_topic_id
+        return assigned is topic_id or assigned in (NO_ID, topic_id)
 
-    def drop_buffer(self) -> None:
-        """Drop what was fetched and not delivered."""
-        self.buffered = None
-        self.buffered_bytes = self.buffered_records = 0
-        self.fetch_offset = self.position
-        self.fetch_epoch = self.leader_epoch
-        # Without this, a seek away and back would accept a response from before it.
-        self.first_fetch_id = self.fetch_id = 0
+    def requested_id(self, current_id: UUID) -> UUID:
+        """Return the topic id to fetch by: that of the position, whatever the metadata has, which
+        is `current_id`."""
+        if self.topic_id is not current_id and self.topic_id in (NO_ID, current_id):
+            if self.topic_id != NO_ID:
+                self.topic_id = current_id  # the same object: comparing it again is fast
+            return current_id
+        return self.topic_id
 
-    def is_unchecked(self, leader_epoch: int) -> bool:
-        """Return whether the leader of this epoch may have a different log below `fetch_offset`
-        (KIP-320)."""
-        return self.fetch_epoch >= 0 and leader_epoch >= 0 and leader_epoch != self.checked_epoch
+    def note_topic(self, topic_id: UUID) -> None:
+        """Note the topic that the position was looked up in."""
+        if topic_id != self.topic_id:
+            self.topic_id, self.topic_evidence = topic_id, TopicEvidence.NONE
+
+    def note_served(self, topic_id: UUID, evidence: TopicEvidence) -> None:
+        """Note that the leader serves this position; `topic_id`: the id in the request."""
+        if self.topic_id is not topic_id:
+            self.topic_id = topic_id
+        self.topic_evidence = evidence
+        if self.proven_topic_id is not topic_id and self.proven_topic_id != topic_id:
+            self.proven_topic_id, self.proven_epoch = topic_id, -1
+
+    def note_refused(self, topic_id: UUID) -> None:
+        """Note that the leader refuses a topic id. It does not count while nothing was read under
+        this id: a broker with old metadata may have reported it for a topic that exists."""
+        if self.topic_id == topic_id != NO_ID and self.topic_evidence is not TopicEvidence.NONE:
+            self.topic_evidence = TopicEvidence.REFUSED
 
     def is_ahead_of(self, topic_id: UUID, leader_epoch: int) -> bool:
         """Return whether records prove a later leader epoch of this topic than the metadata has:
@@ -332,6 +308,28 @@ class OwnedPartition(Progress):
         same name: the metadata has another id, and the leader does not serve the one of the
         position, as far as anything was fetched."""
         return self.topic_evidence in _NOT_SERVED and self.is_of_other_topic(topic_id)
+
+    def note_topic_is_back(self) -> None:
+        """Keep the position after all: the topic that it belongs to was not deleted."""
+        self.is_of_deleted_topic = self.reset = False
+
+    # ------------------------------------------------------------ what is fetched
+
+    def note_fetch(self, fetch_id: int) -> None:
+        """Note a fetch request at `fetch_offset`."""
+        self.first_fetch_id = self.first_fetch_id or fetch_id
+        self.fetch_id = fetch_id
+
+    def replica_choice(self) -> ReplicaChoice:
+        """Return `replica`; create it first if there is none."""
+        if self.replica is None:
+            self.replica = ReplicaChoice()
+        return self.replica
+
+    def is_unchecked(self, leader_epoch: int) -> bool:
+        """Return whether the leader of this epoch may have a different log below `fetch_offset`
+        (KIP-320)."""
+        return self.fetch_epoch >= 0 and leader_epoch >= 0 and leader_epoch != self.checked_epoch
 
     def add(self, batches: list[RecordBatch]) -> None:
         """Buffer the batches that were fetched at `fetch_offset`."""
@@ -365,10 +363,24 @@ class OwnedPartition(Progress):
         self.buffered_bytes += batch.size
         self.buffered_records += batch.count
 
+    def drop_buffer(self) -> None:
+        """Drop what was fetched and not delivered."""
+        self.buffered = None
+        self.buffered_bytes = self.buffered_records = 0
+        self.fetch_offset = self.position
+        self.fetch_epoch = self.leader_epoch
+        # Without this, a seek away and back would accept a response from before it.
+        self.first_fetch_id = self.fetch_id = 0
+
     @property
-    def failed(self) -> bool:
-        """Whether an error stopped the fetching, which the application must resume by a seek."""
-        return self.failure is not None
+    def lag(self) -> int | None:
+        """The number of offsets from the position to the end; None while either is unknown."""
+        position, end = self.position, self.end  # read once: `metrics` runs in other threads
+        if UNKNOWN in (position, end):
+            return None
+        return behind(position, end)
+
+    # ------------------------------------------------------------ refusals and back-off
 
     @property
     def is_refused(self) -> bool:
@@ -377,17 +389,38 @@ class OwnedPartition(Progress):
         is_idle = self.paused and self.position != UNKNOWN and not self.reset
         return self.refusal is not None and not (self.revoked or self.failed or is_idle)
 
+    def count_failure(self) -> int:
+        """Count one more failure in a row; return how many there are."""
+        self.attempts += 1
+        return self.attempts
+
+    def end_backoff(self) -> None:
+        """Count no failures in a row: a fetch has succeeded."""
+        self.attempts = 0
+        self.refusal = None
+
+    def restore_backoff(self, attempts: int, retry_at: float) -> None:
+        """Set the back-off again that a new position has ended."""
+        self.attempts, self.retry_at = attempts, retry_at
+
+    # ------------------------------------------------------------ the committed offset
+
     @property
-    def is_without_position(self) -> bool:
-        """Whether only the application can set the position: there is none within the log, and no
-        reset policy. False if only a look-up has failed: the next one may find the offset."""
-        return isinstance(self.failure, NoOffsetError | OffsetOutOfRangeError)
+    def committed(self) -> int:
+        """The offset of `acknowledged`; UNKNOWN for none."""
+        return UNKNOWN if self.acknowledged is None else self.acknowledged.offset
 
     @property
     def is_uncommitted(self) -> bool:
         """Whether there is something to commit: records that were delivered, processed or not, or a
         seek of the application. A position that a reset found does not count."""
         return self.position not in (UNKNOWN, self.covered)
+
+    def to_commit(self) -> OffsetAndMetadata | None:
+        """Return the offset to commit; None if it is unknown or committed already."""
+        if self.processed in (UNKNOWN, self.committed):
+            return None
+        return OffsetAndMetadata(self.processed, leader_epoch=self.processed_epoch)
 
     def begin_commit(self, offset: int) -> None:
         """Note that this offset is being committed. The coordinator may store it and its response
@@ -400,6 +433,17 @@ class OwnedPartition(Progress):
         self.note_committed(committed, now)
         self.covered, self.reported_at = committed.offset, -math.inf
 
+    def note_committed(self, committed: OffsetAndMetadata, now: float) -> None:
+        """Note the committed offset that the coordinator reports."""
+        self.acknowledged, self.renewed_at, self.stored = committed, now, UNKNOWN
+        self.reported_at = now
+
+    def note_stored(self, offset: int) -> bool:
+        """Note the committed offset that a look-up found; return whether it has been moved since
+        the last one."""
+        before, self.stored = self.stored, offset
+        return offset not in (before, self.committed)
+
     def needs_renewal(self, last: float, reported_by: float = math.inf) -> bool:
         """Return whether `acknowledged` must be confirmed or sent again: it was last renewed at
         `last` or before, and the coordinator reported it at `reported_by` or before. Not if the
@@ -411,28 +455,3 @@ class OwnedPartition(Progress):
             and self.reported_at <= reported_by
             and known.offset <= self.position
         )
-
-    def note_stored(self, offset: int) -> bool:
-        """Note the committed offset that a look-up found; return whether it has been moved since
-        the last one."""
-        before, self.stored = self.stored, offset
-        return offset not in (before, self.committed)
-
-    @property
-    def committed(self) -> int:
-        """The offset of `acknowledged`; UNKNOWN for none."""
-        return UNKNOWN if self.acknowledged is None else self.acknowledged.offset
-
-    @property
-    def lag(self) -> int | None:
-        """The number of offsets from the position to the end; None while either is unknown."""
-        position, end = self.position, self.end  # read once: `metrics` runs in other threads
-        if UNKNOWN in (position, end):
-            return None
-        return behind(position, end)
-
-    def to_commit(self) -> OffsetAndMetadata | None:
-        """Return the offset to commit; None if it is unknown or committed already."""
-        if self.processed in (UNKNOWN, self.committed):
-            return None
-        return OffsetAndMetadata(self.processed, leader_epoch=self.processed_epoch)

@@ -308,12 +308,14 @@ def test_what_is_buffered_is_counted() -> None:
 def test_replicas_are_counted_out_and_left_for_the_leader() -> None:
     """A broker may have the id 0."""
     owned = OwnedPartition(TP)
-    owned.read_from(0, 9.0)
-    assert [owned.count_replica_refusal() for _ in range(3)] == [1, 2, 3]
-    owned.replica_refusals = 0
-    assert owned.count_replica_refusal() == 1
-    owned.replica = -1
-    assert (owned.replica, owned.replica_until) == (-1, 9.0)
+    assert owned.replica is None
+    replica = owned.replica_choice()
+    replica.read_from(0, 9.0)
+    assert [owned.replica_choice().count_refusal() for _ in range(3)] == [1, 2, 3]
+    replica.refusal_count = 0
+    assert replica.count_refusal() == 1
+    assert owned.replica is replica
+    assert (replica.node_id, replica.expires_at) == (0, 9.0)
 
 
 REFUSED = BrokerError(29)

@@ -72,7 +72,7 @@ async def test_a_consumer_fetches_from_the_nearest_replica_and_then_from_a_new_l
         with anyio.fail_after(20):
             assert [(await consumer.getone()).offset for _ in range(5)] == [0, 1, 2, 3, 4]
         owned = consumer._delivery.owned[TP]
-        assert (owned.replica, owned.checked_epoch) == (follower, epoch)
+        assert (owned.replica.node_id, owned.checked_epoch) == (follower, epoch)
 
         await run_sync(brokers.stop_node, leader)
         leader, epoch = await led(brokers, other, but=leader)

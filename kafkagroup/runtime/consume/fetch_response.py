@@ -176,9 +176,10 @@ class ResponseHandler:
     ) -> bool:
         """Fetch from the leader again if this replica is fetched from; return whether it was.
         `error`: why the replica does not serve the partition; None if only its time has passed."""
-        if owned.replica != node_id:
+        replica = owned.replica
+        if replica is None or replica.node_id != node_id:
             return False
-        owned.replica = -1
+        replica.node_id = -1
         if error is not None:
             self._count_replica_refusal(owned, node_id, error)
         self._engine.wake()  # the leader's lane does not fetch this partition yet
@@ -187,12 +188,13 @@ class ResponseHandler:
     def _count_replica_refusal(self, owned: OwnedPartition, node_id: int, error: Exception) -> None:
         """Read from the leader for a while, if replicas have not served the partition for so often
         that the next one would not either."""
-        refusals = owned.count_replica_refusal()
+        replica = owned.replica_choice()
+        refusals = replica.count_refusal()
         # A timeout has already lasted as long as an application should wait.
         if refusals < _MAX_REPLICA_REFUSALS and not isinstance(error, RequestTimeoutError):
             return
         now, topic = self._clock(), escaped(owned.tp.topic)
-        owned.avoid_replicas(
+        replica.avoid_replicas(
             now + self._options.metadata_max_age, f"broker {node_id} does not serve it: {error}"
         )
         problem = Problem(
@@ -250,8 +252,9 @@ class ResponseHandler:
         if data.preferred_read_replica >= 0:
             return self._redirect(owned, data.preferred_read_replica, node_id)
         owned.end_backoff()
-        if owned.replica_refusals and owned.replica == node_id:
-            owned.replica_refusals = 0
+        replica = owned.replica
+        if replica is not None and replica.refusal_count and replica.node_id == node_id:
+            replica.refusal_count = 0
             self._troubles.succeeded(("replica", owned.tp), self._clock())
         if self._troubles.open:
             self._troubles.succeeded(("fetch", owned.tp), self._clock())
@@ -280,7 +283,8 @@ class ResponseHandler:
             return True
         # This does not end the back-off: a leader and a follower that redirect to each other would
         # otherwise be asked without a pause.
-        owned.read_from(replica, self._clock() + self._options.metadata_max_age)
+        until = self._clock() + self._options.metadata_max_age
+        owned.replica_choice().read_from(replica, until)
         self._engine.wake()
         return False
 

@@ -61,10 +61,11 @@ class FetchSources:
         """Return the broker to fetch from: the replica that the leader has named (KIP-392), else
         the leader."""
         leader = self._leader_of(owned.tp)
-        if owned.replica < 0:
+        replica = owned.replica
+        if replica is None or replica.node_id < 0:
             return leader
-        has_replica = leader >= 0 and owned.replica in self._cluster.metadata.nodes
-        return owned.replica if has_replica and self._clock() < owned.replica_until else leader
+        is_present = leader >= 0 and replica.node_id in self._cluster.metadata.nodes
+        return replica.node_id if is_present and self._clock() < replica.expires_at else leader
 
     def rack_for(self, owned: Collection[OwnedPartition], rack: str | None) -> str:
         """Return the rack to name in a request for these partitions; "" if one of them is read from
@@ -72,7 +73,8 @@ class FetchSources:
         if not rack:
             return ""
         now = self._clock()
-        return "" if any(now < o.leader_until for o in owned) else rack
+        choices = (o.replica for o in owned)
+        return "" if any(r is not None and now < r.leader_until for r in choices) else rack
 
     def fetched_from(
         self, node_id: int, lane: int | None, owned: Collection[OwnedPartition]

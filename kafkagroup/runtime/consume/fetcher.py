@@ -188,7 +188,8 @@ class Fetcher:
         (KIP-392)."""
         now = self._clock()
         for owned in self._delivery.owned.values():
-            if owned.replica == node_id and owned.replica_until <= now:
+            replica = owned.replica
+            if replica is not None and replica.node_id == node_id and replica.expires_at <= now:
                 self._responses.forget_replica(owned, node_id)
 
     # ------------------------------------------------------------ long polls
@@ -257,7 +258,8 @@ class Fetcher:
         base = self._options.fetch_max_wait
         # Partitions that are left out are in the next long poll at the earliest; and not every
         # follower responds to a held long poll when records arrive.
-        requests_all = len(ready) == len(led) and all(o.replica < 0 for o in led)
+        choices = (o.replica for o in led)
+        requests_all = len(ready) == len(led) and all(r is None or r.node_id < 0 for r in choices)
         if requests_all and self._options.fetch_min_bytes <= 1 and base >= _MIN_WAIT_TO_EXTEND:
             return wait
         return base

@@ -251,10 +251,11 @@ def _check_brokers(now: float, owned: Iterable[OwnedPartition]) -> Iterator[Heal
                 detail=f"{one.tp} is refused, and asked for again: {one.refusal}",
                 partition=one.tp,
             )
-        if now < one.leader_until and not one.revoked:
+        replica = one.replica
+        if replica is not None and now < replica.leader_until and not one.revoked:
             yield HealthFinding(
                 problem=HealthProblem.REPLICA,
-                detail=f"{one.tp} is read from its leader: {one.replica_trouble}",
+                detail=f"{one.tp} is read from its leader: {replica.trouble}",
                 partition=one.tp,
             )
 

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from kafkagroup.consume.owned import OwnedPartition
+from kafkagroup.consume.replica_choice import ReplicaChoice
 from kafkagroup.runtime.consume import committer
 from kafkagroup.runtime.consume import fetch_response as fetch_responses
 from kafkagroup.runtime.consume.range_check import RangeCheck
@@ -159,4 +160,4 @@ def does_not_read_a_refused_partition_again(stack: ExitStack) -> None:
 @bug(BUGS, "classic", "L2", kinds=["refusing_replica"])
 def stays_with_a_replica_that_refuses(stack: ExitStack) -> None:
     """The nearest replica is asked again after each refusal."""
-    replace(stack, OwnedPartition, "avoid_replicas", lambda self, until, trouble: None)
+    replace(stack, ReplicaChoice, "avoid_replicas", lambda self, until, trouble: None)
