@@ -106,8 +106,8 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         match event:
             case Started():
                 self._move(Phase.UNJOINED)
-            case Replied(token=token, message=message):
-                self._on_reply(token, message)
+            case Replied(token=token, message=message, sender=sender):
+                self._on_reply(token, message, sender)
             case SendFailed(token=token, error=error):
                 self._on_failure(token, error)
             case Revoked(token=token, protocols=protocols):
@@ -132,7 +132,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case _:
                 assert_never(event)
 
-    def _on_reply(self, token: int, message: object) -> None:
+    def _on_reply(self, token: int, message: object, sender: Coordinator | None) -> None:
         member = self.member
         if token == member.lookup_in_flight:
             assert isinstance(message, Coordinator)
@@ -149,7 +149,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 case JoinGroupResponse():
                     self._on_join_response(message)
                 case SyncGroupResponse():
-                    self._on_sync_response(message)
+                    self._on_sync_response(message, sender)
                 case LeaveGroupResponse():
                     self._on_leave_response(message)
         elif isinstance(message, HeartbeatResponse):
@@ -330,7 +330,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             )
         )
 
-    def _on_sync_response(self, response: SyncGroupResponse) -> None:
+    def _on_sync_response(self, response: SyncGroupResponse, sender: Coordinator | None) -> None:
         member = self.member
         if response.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._set(is_unsynced=False)
@@ -352,6 +352,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                     f" joined as {member.config.protocol_type!r}/{member.protocol_name!r}",
                 )
             )
+        if member.coordinator is None and sender is not None:
+            # A heartbeat on another connection has failed. The look-up may wait there, too, for as
+            # long as a session lasts.
+            self._set(coordinator=sender, lookup_in_flight=None)
         self._set(
             pending=None,
             assignment=response.assignment,

@@ -123,6 +123,8 @@ class Replied(BaseEvent):
 
     token: int
     message: Any
+    sender: Coordinator | None = None
+    """The broker to which the `Send` went."""
     target_change: TargetChange | None = None
     """What a large assignment changes, as a thread has prepared it (KIP-848)."""
 

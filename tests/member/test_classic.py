@@ -470,6 +470,25 @@ def test_an_assignment_begins_a_generation() -> None:
     )
 
 
+def test_the_coordinator_that_answers_a_sync_is_not_looked_up() -> None:
+    """A heartbeat on another connection had no response, and neither had the look-up after it: the
+    member had its assignment, and sent no heartbeat for the rest of its request timeout."""
+    searching = evolve(SYNCING, coordinator=None, lookup_in_flight=6, last_token=6)
+    assigned = Replied(now=12.0, token=5, message=synced(), sender=NODE)
+    stable = evolve(STABLE, session_ends_at=22.0, last_token=6)
+    assert step(searching, assigned) == (
+        stable,
+        (Assign(generation=generation()), WakeAt(time=13.0)),
+    )
+    assert step(stable, reply(6, found(node=OTHER), now=12.5)) == (stable, (WakeAt(time=13.0),))
+
+
+def test_a_coordinator_that_was_found_during_the_sync_is_kept() -> None:
+    moved = evolve(SYNCING, coordinator=OTHER)
+    assigned = Replied(now=12.0, token=5, message=synced(), sender=NODE)
+    assert step(moved, assigned)[0] == evolve(STABLE, coordinator=OTHER, session_ends_at=22.0)
+
+
 def test_responses_without_a_protocol_name_are_accepted() -> None:
     """JoinGroup before v7 and SyncGroup before v5 have no protocol type."""
     assert step(REJOINING, reply(3, joined(protocol_type=None))) == (FOLLOWING, (sync(4),))

@@ -295,6 +295,7 @@ class Driver(MemberLoop[C]):
                 jitter=random.random(),
                 token=effect.token,
                 message=message,
+                sender=effect.coordinator if isinstance(effect, Send) else None,
                 target_change=change,
             )
         )

@@ -15,7 +15,7 @@ from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode, FencedError, IllegalStateError
 from kafkagroup.runtime.member.driver import Driver
 from kafkagroup.runtime.member.metrics import Meter
-from kafkagroup.testing.embedded import Delay, EmbeddedKafka
+from kafkagroup.testing.embedded import Delay, EmbeddedKafka, Swallow
 from kafkagroup.transport.metadata import Node
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
@@ -263,6 +263,36 @@ async def test_the_coordinator_is_none_until_it_is_known(network: Any) -> None:
                 before = consumer.coordinator
                 await anyio.sleep(10)
                 assert (before, consumer.coordinator) == (None, Node(1, "kafka-1", 9092))
+
+
+async def test_a_member_continues_with_the_coordinator_that_answers_its_sync(network: Any) -> None:
+    """A heartbeat on another connection had no response, and neither had the look-up that followed:
+    the member had its assignment and sent no heartbeat, until its session expired."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        consumer = Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            assignors=[cooperative_sticky_assignor],
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=1_000,
+            request_timeout_ms=60_000,
+        )
+        with anyio.fail_after(300):
+            async with consumer:
+                await consumer.wait_assignment()
+                kafka.fail(SyncGroupRequest, Delay(5))
+                await consumer.subscribe("t")
+                kafka.fail(HeartbeatRequest, Swallow())
+                look_ups = kafka.fail(FindCoordinatorRequest, Swallow(), times=None)
+                await anyio.sleep(10)
+                while_unanswered = consumer.coordinator
+                kafka.produce("t", ["0"], partition=0)
+                with anyio.fail_after(1):
+                    assert (await consumer.getone()).offset == 0
+                look_ups.stop()
+    assert (look_ups.hits, while_unanswered) == (1, Node(1, "kafka-1", 9092))
 
 
 @pytest.mark.parametrize(
