@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
-from kafkagroup._backoff import backoff
+from kafkagroup._backoff import backoff, backoff_within
 from kafkagroup._values import evolve, frozen
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -266,6 +266,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     def _back_off(self, error: Exception | None = None) -> None:
         config, attempts = self.member.config, self.member.attempts + 1
         pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
+        pause = backoff_within(pause, config.retry_backoff, self.member.leave_by - self.now)
         self._set(attempts=attempts, retry_at=self.now + pause, next_heartbeat_at=self.now + pause)
         # Until the application goes on, a refused login fails without being tried.
         counts = self.member.phase not in self.COMMITTING

@@ -5,11 +5,12 @@ The steps of a membership (`kafkagroup.member`) compute their own backoff, as th
 
 from __future__ import annotations
 
+import math
 import random
 
 import anyio
 
-from kafkagroup._backoff import backoff
+from kafkagroup._backoff import backoff, backoff_within
 from kafkagroup.transport.options import ClientOptions
 
 __all__ = ["RetryBackoff", "part_of", "part_until"]
@@ -45,9 +46,11 @@ class RetryBackoff:
         self._attempts += 1
         return backoff(self._attempts, self._initial, self._max, random.random())
 
-    async def wait(self) -> None:
-        """Wait before the next attempt."""
-        await anyio.sleep(self.next())
+    async def wait(self, deadline: float = math.inf) -> None:
+        """Wait before the next attempt. Near the deadline of the operation, on the loop's clock,
+        wait less, so that its last attempt has time."""
+        left = deadline - anyio.current_time()
+        await anyio.sleep(backoff_within(self.next(), self._initial, left))
 
     def reset(self) -> None:
         """Begin with the initial backoff again, after a success."""

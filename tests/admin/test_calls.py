@@ -62,8 +62,8 @@ class Cluster:
         return 7
 
 
-def calls_to(cluster: Any, **check: Any) -> RetriedCalls:
-    calls = RetriedCalls(ClientOptions(), TIMEOUT)
+def calls_to(cluster: Any, options: ClientOptions | None = None, **check: Any) -> RetriedCalls:
+    calls = RetriedCalls(options or ClientOptions(), TIMEOUT)
     calls.open(cluster, **check)
     return calls
 
@@ -136,6 +136,21 @@ async def test_the_last_error_is_raised_when_the_time_is_over(
     assert caught.value is error
     assert anyio.current_time() - start == pytest.approx(took)
     assert cluster.troubles.open == {}
+
+
+async def test_a_call_is_repeated_until_shortly_before_its_deadline() -> None:
+    """Its last pause, of almost half of the timeout, ended after the deadline."""
+    cluster = Cluster(repeat(BrokerError(LOADING)))
+
+    async def recover() -> None:
+        await anyio.sleep(TIMEOUT - 1)
+        cluster.errors = iter(())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recover)
+        calls = calls_to(cluster, ClientOptions(retry_backoff_max=60.0))
+        assert await calls.once(cluster.call) == 7
+    assert len(cluster.called_at) < 20
 
 
 async def test_a_call_without_a_response_times_out() -> None:

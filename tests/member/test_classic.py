@@ -6,6 +6,7 @@ of times is exact.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from members import checked, evolve
 
-from kafkagroup._backoff import backoff
+from kafkagroup._backoff import backoff, backoff_within
 from kafkagroup.errors import (
     BrokerError,
     ConnectionLostError,
@@ -1570,6 +1571,13 @@ def test_a_member_that_leaves_after_an_error_is_closed_in_time() -> None:
     )
 
 
+def test_a_member_tries_to_leave_once_more_shortly_before_its_time_is_over() -> None:
+    """Its backoff ended after that: up to a second of the close timeout was not used."""
+    refused = reply(6, left(E.COORDINATOR_LOAD_IN_PROGRESS), now=19.0)
+    waiting, effects = step(evolve(GOING, attempts=5), refused)
+    assert (waiting.retry_at, effects) == (19.5, (WakeAt(time=19.5),))
+
+
 def test_a_member_that_cannot_look_up_its_coordinator_gives_up() -> None:
     departing = evolve(
         GOING, phase=Phase.DEPARTING, pending=None, coordinator=None, lookup_in_flight=6
@@ -2079,6 +2087,13 @@ def test_backoff_doubles_up_to_its_limit_with_jitter_of_a_fifth() -> None:
     assert [backoff(n, 0.125, 1.0, 0.5) for n in range(1, 6)] == [0.125, 0.25, 0.5, 1.0, 1.0]
     assert backoff(10_000, 0.1, 1.0, 0.0) == 0.8
     assert backoff(10_000, 0.1, 1.0, 1.0) == pytest.approx(1.2)
+
+
+def test_near_a_deadline_a_pause_leaves_time_for_an_attempt() -> None:
+    lefts = (math.inf, 4.0, 1.5, 0.5, 0.2, 0.0, -5.0)
+    pauses = [backoff_within(1.0, 0.125, left) for left in lefts]
+    assert pauses == [1.0, 1.0, 0.75, 0.25, 0.125, 0.125, 0.125]
+    assert backoff_within(0.1, 0.125, 0.0) == 0.1
 
 
 # ---------------------------------------------------------------- a script for a broker

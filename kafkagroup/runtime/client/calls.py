@@ -110,8 +110,9 @@ class RetriedCalls:
         pauses = RetryBackoff(self.options)
         troubles, key = cluster.troubles, object()
         last: Exception | None = None
+        deadline = min(deadline, anyio.current_time() + self.timeout)
         try:
-            with anyio.CancelScope(deadline=min(deadline, anyio.current_time() + self.timeout)):
+            with anyio.CancelScope(deadline=deadline):
                 while True:
                     try:
                         result = await call(cluster)
@@ -131,7 +132,7 @@ class RetriedCalls:
                         if (change := cluster.cluster_change) is not None:
                             raise change from error
                         last = error
-                    await pauses.wait()
+                    await pauses.wait(deadline)
         finally:
             troubles.forget(key)
         raise last or RequestTimeoutError(f"no response within {self.timeout:g} s")

@@ -228,7 +228,7 @@ class GroupOffsets:
                     if self._max_retries is not None and retry > self._max_retries:
                         break
                     logger.info("group %s: the commit is retried: %s", self._group_id, last)
-                    await pauses.wait()
+                    await pauses.wait(deadline)
                 try:
                     acknowledged = await send(deadline)
                 except _Retry as again:

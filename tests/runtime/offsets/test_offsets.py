@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer
+from kafkagroup._values import evolve
 from kafkagroup.errors import (
     BrokerError,
     CommitFailedError,
@@ -78,12 +79,14 @@ class Group:
 
 
 @asynccontextmanager
-async def grouped(network: Any, nodes: int = 1) -> AsyncIterator[Group]:
+async def grouped(
+    network: Any, nodes: int = 1, options: ClientOptions = OPTIONS
+) -> AsyncIterator[Group]:
     async with network, EmbeddedKafka({"t": 2}, listen=False, nodes=nodes) as kafka:
         network.serve_embedded(kafka, nodes)
         async with anyio.create_task_group() as tasks:
             servers = tuple((f"kafka-{n}", 9092) for n in range(1, nodes + 1))
-            cluster = Cluster(servers, OPTIONS, tasks)
+            cluster = Cluster(servers, options, tasks)
             await cluster.refresh()
             yield Group(kafka, GroupOffsets(cluster, "g"))
             await cluster.aclose()
@@ -241,6 +244,19 @@ async def test_a_permanent_error_is_raised_at_the_deadline_without_a_hot_loop(
         assert caught.value.code == E.NOT_COORDINATOR
         assert anyio.current_time() - start == pytest.approx(20)
         assert 15 < group.count(OffsetCommitRequest) < 60
+
+
+async def test_a_commit_is_retried_until_shortly_before_its_deadline(network: Any) -> None:
+    """The coordinator was found again 0.9 s before the last commit of a closing member had to be
+    done, and that waited for a second until its next attempt: the new owners repeated records."""
+    async with grouped(network, options=evolve(OPTIONS, retry_backoff_max=60.0)) as group:
+        refused = group.kafka.fail(OffsetCommitRequest, E.NOT_COORDINATOR, times=None)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(group.commit, 7, 20.0)
+            await anyio.sleep(19)
+            refused.stop()
+        assert group.committed == 7
+        assert group.count(OffsetCommitRequest) < 20
 
 
 async def test_a_commit_without_a_response_fails_at_its_deadline(network: Any) -> None:
