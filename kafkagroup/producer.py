@@ -296,9 +296,14 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         `max_request_size`, and a partition that does not exist; what a serializer raises;
         BufferFullError if there is no room within `delivery_timeout_ms`; ClosedError.
         """
-        self._check_accepts()
-        encoded_key = await self._keys.encoded(key)
-        encoded_value = await self._values.encoded(value)
+        origin = self._origin
+        if self._accepting_thread != get_ident() or origin is None or not origin.is_in_loop:
+            self._check_accepts()
+        encoded_key: Any = key
+        encoded_value: Any = value
+        if self._has_serializers:
+            encoded_key = await self._keys.encoded(key)
+            encoded_value = await self._values.encoded(value)
         deadline = 0.0
         while True:
             try:
@@ -460,6 +465,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     def _raise_if_failed(self) -> None:
         """Raises: TransactionAbortedError when the open transaction cannot commit; what has ended
         the producer."""
+        manager = self._transactions
+        if self._accepting_thread == get_ident() and manager is not None and manager.error is None:
+            return  # for each record
         manager, _ = self._begun()
         if manager.error is not None and manager.must_abort:
             raise TransactionAbortedError(manager.error)

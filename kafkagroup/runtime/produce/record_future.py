@@ -48,11 +48,14 @@ class RecordFuture:
                 self._batch.read_count += 1
             if self._batch.has_ended:
                 break
+            batch = self._batch
+            if batch.waiters is None:
+                batch.waiters = OneShotEvent()
             try:
-                await wait_ended(self._batch)
+                await batch.waiters.wait()  # type: ignore[attr-defined]
             except BaseException:
                 self._is_read = False
-                self._batch.read_count -= 1
+                batch.read_count -= 1
                 raise
         batch, index = self._batch, self._index
         if (error := batch.error_of(index)) is not None:

@@ -17,10 +17,14 @@ from kafkagroup.errors import (
     ClosedError,
     ConfigurationError,
     ErrorCode,
+    IllegalStateError,
     NotStartedError,
     NotWrittenError,
 )
+from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.runtime.produce.record_future import RecordFuture
 from kafkagroup.testing.embedded import Change, Delay, Swallow
+from kafkagroup.transport import origin
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.metadata import MetadataRequest
 from kafkagroup.wire.messages.produce import (
@@ -193,6 +197,41 @@ async def test_a_cancelled_send_withdraws_nothing() -> None:
         assert scope.cancelled_caught
         await producer.flush()
         assert await values(kafka, "t") == [b"first", b"second"]
+
+
+async def test_a_cancelled_wait_is_not_counted_for_a_later_batch() -> None:
+    """The failure of the later batch would then count as read."""
+    first, later = (ProduceBatch(TP, 0.0, 9.0, 1) for _ in range(2))
+    for batch in (first, later):
+        batch.append(None, b"", 1, (), 50)
+    future = RecordFuture(first, 0, 1)
+
+    async def wait() -> None:
+        await future
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        assert first.read_count == 1
+        first.moved = [(later, 0)]
+        assert not future.done()
+        tasks.cancel_scope.cancel()
+    assert (first.read_count, later.read_count) == (0, 0)
+
+
+async def test_a_forked_process_accepts_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the parent's thread number, and nothing there sends them."""
+    async with cluster(), Producer(**SERVERS) as producer:
+        await producer.send("t", b"")
+        accepting = producer._accepting_thread
+        monkeypatch.setattr(origin, "_forks", 1 + origin._forks)
+        producer._on_fork()
+        with pytest.raises(IllegalStateError, match="forked"):
+            producer.send_nowait("t", b"")
+        with pytest.raises(IllegalStateError, match="forked"):
+            await producer.send("t", b"")
+        monkeypatch.undo()
+        producer._accepting_thread = accepting
 
 
 async def test_memory_counts_until_the_end() -> None:
