@@ -14,6 +14,7 @@ from . import (
     gap,
     idle,
     latency,
+    producing,
     punctual,
     rebalancing,
     resting,
@@ -26,6 +27,7 @@ main(
     {
         "assigning": assigning.measure,
         "consuming": consuming.measure,
+        "producing": producing.measure,
         "rebalancing": rebalancing.measure,
         "deploying": deploying.measure,
         "gap": gap.measure,

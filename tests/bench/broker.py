@@ -39,9 +39,9 @@ def kafka(bootstrap: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def topic(bootstrap: str, partitions: int) -> Iterator[str]:
-    """Provide the name of a topic that exists meanwhile."""
-    name = f"bench-{uuid.uuid4().hex[:8]}"
+def topic(bootstrap: str, partitions: int, name: str | None = None) -> Iterator[str]:
+    """Provide the name of a topic that exists meanwhile; a new one by default."""
+    name = name or f"bench-{uuid.uuid4().hex[:8]}"
     anyio.run(_create, bootstrap, name, partitions)
     try:
         yield name

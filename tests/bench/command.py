@@ -20,10 +20,10 @@ class Settings:
     """The size of the measurement."""
 
     records: int
-    """consuming: how many are read at a time, rounded down to thousands."""
+    """consuming, producing: how many are read or written at a time, rounded down to thousands."""
     rounds: int
-    """consuming: how often each client reads them; startup: a quarter of how often each starts;
-    latency: half of how many turns each has at each rate."""
+    """consuming, producing: how often each client reads or writes them; startup: a quarter of how
+    often each starts; latency: half of how many turns each has at each rate."""
     repeats: int
     """rebalancing: how often each client's members all join, one joins, one leaves; deploying: how
     often they are all restarted."""

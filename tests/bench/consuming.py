@@ -20,21 +20,17 @@ from statistics import median
 import anyio
 import matplotlib
 
-from kafkagroup import TopicPartition
-from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
 
 from . import broker, decoding, trial
 from .command import Settings, main
 from .figures import Figure, Least, Target
+from .filling import BATCH, fill
 from .readers import CHUNK, VALUE_BYTES
 
 __all__ = ["measure"]
 
 PARTITIONS = 8
-BATCH = 1_000
-"""Records of one produced batch: about 100 KB before compression."""
-
 CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 
 CLIENTS: Mapping[str, Mapping[str, str]] = {
@@ -124,7 +120,9 @@ def measure(bootstrap: str, settings: Settings) -> list[Figure]:
     figures: list[Figure] = []
     for codec in CODECS:
         with broker.topic(bootstrap, PARTITIONS) as topic:
-            records = anyio.run(_fill, bootstrap, topic, codec, settings.records // BATCH)
+            records = anyio.run(
+                fill, bootstrap, topic, PARTITIONS, codec, settings.records // BATCH
+            )
             found: dict[tuple[str, str], list[dict[str, float]]] = {}
             for _ in range(settings.rounds):
                 for how, clients in CLIENTS.items():
@@ -185,7 +183,7 @@ def _uncompiled(bootstrap: str, settings: Settings, size: int) -> list[Figure]:
     batches = min(settings.records, MOST_BYTES // size) // per_batch
     with broker.topic(bootstrap, PARTITIONS) as topic:
         records = anyio.run(
-            _fill, bootstrap, topic, Codec.NONE, batches, PARTITIONS, size, per_batch
+            fill, bootstrap, topic, PARTITIONS, Codec.NONE, batches, size, per_batch
         )
         for _ in range(settings.rounds):
             for client, (reader, pure) in UNCOMPILED.items():
@@ -214,7 +212,9 @@ def _late(bootstrap: str, settings: Settings) -> list[Figure]:
     """Return the delay of a ticker of 10 ms beside a client that reads at full speed."""
     found: dict[str, list[float]] = {}
     with broker.topic(bootstrap, PARTITIONS) as topic:
-        records = anyio.run(_fill, bootstrap, topic, Codec.ZSTD, settings.records // BATCH)
+        records = anyio.run(
+            fill, bootstrap, topic, PARTITIONS, Codec.ZSTD, settings.records // BATCH
+        )
         for _ in range(settings.rounds):
             for client, reader in TICKING.items():
                 late = _read(reader, bootstrap, topic, records)["ms late"]
@@ -266,7 +266,7 @@ def _sweep(bootstrap: str, settings: Settings) -> list[Figure]:
             batches = min(settings.records // SHARE, MOST_BYTES // size) // per_batch
             with broker.topic(bootstrap, partitions) as topic:
                 records = anyio.run(
-                    _fill, bootstrap, topic, codec, batches, partitions, size, per_batch
+                    fill, bootstrap, topic, partitions, codec, batches, size, per_batch
                 )
                 for client, reader in DRAWN.items():
                     rounds = [
@@ -300,26 +300,6 @@ def _draw(axis: str, cases: list[str], curves: Mapping[str, Mapping[str, list[fl
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     print(f"drawn: {path}", file=sys.stderr)
-
-
-async def _fill(
-    bootstrap: str,
-    topic: str,
-    codec: Codec,
-    batches: int,
-    partitions: int = PARTITIONS,
-    size: int = VALUE_BYTES,
-    per_batch: int = BATCH,
-) -> int:
-    """Append whole batches to all partitions in turn; return the number of records."""
-    records = [
-        NewRecord(None, value, 1_700_000_000_000) for value in decoding.values(size, per_batch)
-    ]
-    batch = encode_batch(records, codec=codec)
-    async with broker.connected(bootstrap) as node:
-        for n in range(batches):
-            await broker.produce(node, {TopicPartition(topic, n % partitions): batch})
-    return batches * per_batch
 
 
 if __name__ == "__main__":
