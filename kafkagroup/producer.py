@@ -262,7 +262,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             metadata_max_age=options.metadata_max_age,
             transactions=self._transactions,
         )
-        self._sender.on_room = self._room.made
+        self._sender.ends.on_room = self._room.made
         self._sender.start()
         if self._transactions is None:
             self._accepting_thread = get_ident()
@@ -540,7 +540,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             raise
         finally:
             self._open_transaction = None
-            sender.forget_unread()
+            sender.ends.forget_unread()
 
     async def _abort(self, why: KafkaGroupError) -> None:
         """Abort the open transaction. What is left of that after a while goes on in the background,
@@ -557,7 +557,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             logger.warning("%r: a transaction is not aborted yet: %s", self, error)
         finally:
             self._open_transaction = None
-            sender.forget_unread()
+            sender.ends.forget_unread()
 
     # ------------------------------------------------------------ waiting
 
@@ -695,9 +695,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         finally:
             if self._transactions is not None:
                 self._transactions.close()
-            sender.fail_all(RequestTimeoutError(f"no acknowledgement within {timeout:g} s"))
+            sender.ends.fail_all(RequestTimeoutError(f"no acknowledgement within {timeout:g} s"))
             try:
-                sender.raise_unread()
+                sender.ends.raise_unread()
             except NotWrittenError as error:
                 self._unread = error
                 logger.error("%r was closed: %s", self, error)
@@ -708,7 +708,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             return
         self._error, self._accepting_thread = error, None
         if self._sender is not None:
-            self._sender.fail_all(_as_own(error))
+            self._sender.ends.fail_all(_as_own(error))
         self._room.made()
 
 

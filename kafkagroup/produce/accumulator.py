@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from kafkagroup._topics import LEGAL_NAMES, is_legal_name
 from kafkagroup.callbacks import Partitioner
 from kafkagroup.errors import BufferFullError, ConfigurationError, KafkaGroupError
 from kafkagroup.produce.batch import ProduceBatch, UnplacedRecords
@@ -165,6 +166,10 @@ class Accumulator:
     def _new_topic(self, topic: str) -> TopicQueues:
         if not isinstance(topic, str) or not topic:
             raise ConfigurationError(f"topic={topic!r}; expected the name of a topic")
+        if not is_legal_name(topic):
+            raise ConfigurationError(
+                f"no topic can have the name {topic!r}: names have {LEGAL_NAMES}"
+            )
         queues = TopicQueues(topic, self._new_queue, self._random, self._partitioner, self._clock())
         self.topics[topic] = queues
         return queues
@@ -221,6 +226,14 @@ class Accumulator:
         """Return the batches that have not ended, and that no request has."""
         in_flight = {batch for queue in self.queues() for batch in queue.in_flight}
         return [batch for batch in self.unfinished() if batch not in in_flight]
+
+    def forget_ended(self) -> None:
+        """Drop the batches that have ended, and that no request has, from their queues."""
+        for topic in self.topics.values():
+            if topic.unplaced is not None and topic.unplaced.has_ended:
+                topic.unplaced = None
+            for queue in topic.queues:
+                queue.forget_ended()
 
     def unfinished(self) -> Sequence[ProduceBatch]:
         """Return the batches that have not ended."""

@@ -21,10 +21,8 @@ from kafkagroup.errors import (
     BrokerError,
     ErrorCode,
     KafkaGroupError,
-    NotWrittenError,
     RemoteProtocolError,
     RequestTimeoutError,
-    TransactionAbortedError,
 )
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
@@ -39,6 +37,7 @@ from kafkagroup.runtime.produce.metadata_watch import MetadataWatch
 from kafkagroup.runtime.produce.metrics import ProducerMetrics
 from kafkagroup.runtime.produce.produce_response import by_partition, named_leaders, refusal
 from kafkagroup.runtime.produce.producer_ids import ProducerIds
+from kafkagroup.runtime.produce.record_ends import RecordEnds
 from kafkagroup.runtime.produce.record_future import wait_ended
 from kafkagroup.runtime.produce.transactions import TransactionManager
 from kafkagroup.transport.cluster import Cluster
@@ -62,9 +61,6 @@ _MAX_IN_FLIGHT = 5
 
 _HEAVY = {Codec.GZIP: 32_768, Codec.ZSTD: 262_144, Codec.LZ4: 1_048_576, Codec.SNAPPY: 1_048_576}
 """The bytes from which on compression is done in a thread: it takes more than a millisecond."""
-
-_MAX_UNREAD = 1_000
-"""Failed batches that are kept until `flush()`; of others only the number of records is."""
 
 _MARKER_PAUSE = 0.02
 """Seconds before a retry while the markers of the last transaction are being written."""
@@ -121,16 +117,12 @@ class Sender:
         self._ids: ProducerIds | None = None
         if identities is not None and transactions is None:
             self._ids = ProducerIds(cluster, identities, spawn, self._has_id)
-        self._unread: deque[ProduceBatch] = deque()
-        self._unread_count = 0
-        """The number of records in failed batches that are not kept."""
-        self.on_room: Callable[[], None] = lambda: None
-        """Called when memory was released."""
+        self.ends = RecordEnds(accumulator, transactions)
         self._responded = ChangeSignal()
         self._clock = loop_clock()
         self._meter = Meter()
         self._written_records = self._written_bytes = 0
-        self._failed_records = self._retried_batches = 0
+        self._retried_batches = 0
         self._retry_alarms: dict[PartitionQueue, float] = {}
         accumulator.on_open = self._opened
         accumulator.on_unplaced = self._unplaced
@@ -181,14 +173,15 @@ class Sender:
 
     def _placed(self, topic: TopicQueues, unplaced: ProduceBatch) -> None:
         """The records that waited for the partitions of a topic are in queues, or have failed."""
+        self.ends.note_end(unplaced)
         for batch, _ in unplaced.moved or ():
             if batch.has_ended:
-                self._note_end(batch)
+                self.ends.note_end(batch)
 
     def _has_id(self, error: KafkaGroupError | None) -> None:
         """There is a producer id; or the brokers refuse to give one."""
         if error is not None:
-            self.fail_all(error)
+            self.ends.fail_all(error)
         for queue in self._accumulator.queues():
             self.look(queue)
 
@@ -442,35 +435,13 @@ class Sender:
 
     def _after(self, queue: PartitionQueue, batch: ProduceBatch) -> None:
         if batch.has_ended:
-            self._note_end(batch)
-        self._give_up_if_aborted()
+            self.ends.note_end(batch)
+        self.ends.give_up_if_aborted()
         self._set_expiry(queue)
         self._responded.notify()
         self.look(queue)
 
     # ------------------------------------------------------------ ends
-
-    def _note_end(self, batch: ProduceBatch) -> None:
-        """Release the memory of a batch that nothing sends any more."""
-        if batch.moved is None:
-            self._note_failure(batch)
-            self._accumulator.release(batch)
-            self.on_room()
-
-    def _note_failure(self, batch: ProduceBatch) -> None:
-        """Keep the failure of a batch until somebody has read it."""
-        if batch.error is None or batch.is_failure_noted:
-            return
-        batch.is_failure_noted = True
-        self._failed_records += batch.count
-        if self._transactions is not None:
-            self._transactions.record_failed(batch.error)
-            if batch.attempts:
-                self._transactions.note_epoch_needed()
-        if len(self._unread) >= _MAX_UNREAD:
-            oldest = self._unread.popleft()
-            self._unread_count += oldest.count - oldest.read_count
-        self._unread.append(batch)
 
     def _set_expiry(self, of: PartitionQueue | TopicQueues) -> None:
         """Set an alarm for the earliest deadline, unless one is set."""
@@ -493,15 +464,15 @@ class Sender:
         if isinstance(of, PartitionQueue):
             for batch in of.expire(now, self._timeout(of.tp)):
                 if batch in of.in_flight:  # its memory is still in use
-                    self._note_failure(batch)
+                    self.ends.note_failure(batch)
                 else:
-                    self._note_end(batch)
-            self._give_up_if_aborted()
+                    self.ends.note_end(batch)
+            self.ends.give_up_if_aborted()
             self.look(of)
         elif (unplaced := of.unplaced) is not None and unplaced.deadline <= now:
             of.unplaced = None
             unplaced.fail(self._timeout(unplaced.tp))
-            self._note_end(unplaced)
+            self.ends.note_end(unplaced)
         self._set_expiry(of)
 
     def _timeout(self, tp: TopicPartition) -> KafkaGroupError:
@@ -509,55 +480,18 @@ class Sender:
         text = f"no acknowledgement within delivery_timeout_ms={self._delivery_timeout * 1000:g}"
         return RequestTimeoutError(text + (f": {cause}" if cause is not None else ""))
 
-    def fail_all(self, error: KafkaGroupError) -> int:
-        """Fail all records that have not ended; return their number."""
-        count = 0
-        for batch in self._accumulator.unfinished():
-            count += batch.count
-            batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
-            batch.fail(error)
-            self._note_end(batch)
-        self._forget_ended()
-        return count
-
     async def abandon(self, error: KafkaGroupError) -> None:
         """Fail what was not sent, or is to be sent again, until nothing is in flight."""
         while True:
-            self._give_up(error)
+            self.ends.give_up(error)
             if not any(queue.in_flight for queue in self._accumulator.queues()):
                 return
             await self._responded.wait()
 
-    def _give_up(self, error: KafkaGroupError) -> None:
-        """Fail what is not in flight."""
-        for batch in self._accumulator.not_in_flight():
-            batch.is_maybe_written = batch.attempts > 0
-            batch.fail(error)
-            self._note_end(batch)
-        self._forget_ended()
-
-    def _give_up_if_aborted(self) -> None:
-        """Fail what is not in flight if the transaction cannot commit any more."""
-        manager = self._transactions
-        if manager is not None and manager.must_abort and manager.error is not None:
-            self._give_up(TransactionAbortedError(manager.error))
-
-    def _forget_ended(self) -> None:
-        for topic in self._accumulator.topics.values():
-            if topic.unplaced is not None and topic.unplaced.has_ended:
-                topic.unplaced = None
-            for queue in topic.queues:
-                queue.forget_ended()
-
-    def forget_unread(self) -> None:
-        """Forget the failures that nobody has read: the transaction has reported them."""
-        self._unread.clear()
-        self._unread_count = 0
-
     async def flush(self) -> None:
         """As `wait_all`. Raises: NotWrittenError for failures that nobody has read."""
         await self.wait_all()
-        self.raise_unread()
+        self.ends.raise_unread()
 
     async def wait_all(self) -> None:
         """Wait until all records that were accepted so far have ended."""
@@ -583,21 +517,6 @@ class Sender:
             queue.close_open()
             self.look(queue)
 
-    def raise_unread(self) -> None:
-        """Raises: NotWrittenError for the failures that nobody has read, once."""
-        unread = [batch for batch in self._unread if batch.read_count < batch.count]
-        count = sum(batch.count - batch.read_count for batch in unread) + self._unread_count
-        self._unread.clear()
-        self._unread_count = 0
-        if not unread:
-            return
-        first = unread[0]
-        assert first.error is not None
-        is_maybe_written = any(batch.is_maybe_written for batch in unread)
-        raise NotWrittenError(
-            first.tp, first.error, is_maybe_written=is_maybe_written, count=count
-        ) from first.error
-
     # ------------------------------------------------------------ reports
 
     def _report(self, queue: PartitionQueue, error: KafkaGroupError, now: float) -> None:
@@ -621,7 +540,7 @@ class Sender:
             produce=self._meter.read(self._clock()),
             written_records=self._written_records,
             written_bytes=self._written_bytes,
-            failed_records=self._failed_records,
+            failed_records=self.ends.failed_records,
             retried_batches=self._retried_batches,
             buffered_bytes=buffered_bytes,
         )

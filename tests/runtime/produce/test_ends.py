@@ -26,7 +26,7 @@ from kafkagroup.runtime.produce.record_future import RecordFuture
 from kafkagroup.testing.embedded import Change, Delay, Swallow
 from kafkagroup.transport import origin
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponse
 from kafkagroup.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -296,6 +296,26 @@ async def test_an_unknown_topic_is_named_at_the_end() -> None:
             await producer.send("nope", b"")
 
 
+async def test_a_topic_that_may_not_be_described_fails_at_once() -> None:
+    def denied(response: MetadataResponse) -> MetadataResponse:
+        refused = [
+            attrs.evolve(topic, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partitions=())
+            for topic in response.topics
+        ]
+        return attrs.evolve(response, topics=tuple(refused))
+
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        kafka.fail(MetadataRequest, Change(denied), times=None)
+        began = anyio.current_time()
+        with pytest.raises(NotWrittenError, match="DESCRIBE on topic 't' is not allowed"):
+            await producer.send("t", b"")
+        producer.send_nowait("t", b"")
+        with pytest.raises(NotWrittenError, match="not allowed"):
+            await producer.flush()
+        assert anyio.current_time() - began < 2
+        assert producer.metrics().buffered_bytes == 0
+
+
 async def test_a_partition_that_does_not_exist_is_refused() -> None:
     async with cluster(topics={"t": 2}), Producer(**SERVERS) as producer:
         with pytest.raises(NotWrittenError, match="partitions 0 to 1"):
@@ -336,6 +356,8 @@ async def test_wrong_input_is_named() -> None:
             await producer.send("t", b"", timestamp=-5)
         with pytest.raises(ConfigurationError, match="topic"):
             await producer.send("", b"")
+        with pytest.raises(ConfigurationError, match="no topic can have the name"):
+            await producer.send("not a topic", b"")
     with pytest.raises(ClosedError):
         await producer.send("t", b"")
     with pytest.raises(ClosedError):

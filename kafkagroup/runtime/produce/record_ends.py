@@ -1,0 +1,104 @@
+"""What happens when records end: their memory is released, a transaction learns of a failure, and
+failures that nobody awaits are kept for `flush()` and the close."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from kafkagroup.errors import KafkaGroupError, NotWrittenError, TransactionAbortedError
+from kafkagroup.produce.accumulator import Accumulator
+from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.runtime.produce.transactions import TransactionManager
+
+__all__ = ["RecordEnds"]
+
+_MAX_UNREAD = 1_000
+"""Failed batches that are kept until `flush()`; of others only the number of records is."""
+
+
+class RecordEnds:
+    """The ends of all records of one producer."""
+
+    def __init__(
+        self, accumulator: Accumulator, transactions: TransactionManager | None = None
+    ) -> None:
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when memory was released."""
+        self.failed_records = 0
+        """The number of records that failed since the start."""
+        self._accumulator = accumulator
+        self._transactions = transactions
+        self._unread: deque[ProduceBatch] = deque()
+        self._unread_count = 0
+        """The number of records in failed batches that are not kept."""
+
+    # ------------------------------------------------------------ one batch
+
+    def note_end(self, batch: ProduceBatch) -> None:
+        """Release the memory of a batch that has ended, and that nothing sends any more."""
+        if batch.moved is None:
+            self.note_failure(batch)
+            self._accumulator.release(batch)
+            self.on_room()
+
+    def note_failure(self, batch: ProduceBatch) -> None:
+        """Keep the failure of a batch, if it has failed, until somebody has read it."""
+        if batch.error is None or batch.is_failure_noted:
+            return
+        batch.is_failure_noted = True
+        self.failed_records += batch.count
+        if self._transactions is not None:
+            self._transactions.record_failed(batch.error)
+            if batch.attempts:
+                self._transactions.note_epoch_needed()
+        if len(self._unread) >= _MAX_UNREAD:
+            oldest = self._unread.popleft()
+            self._unread_count += oldest.count - oldest.read_count
+        self._unread.append(batch)
+
+    # ------------------------------------------------------------ many
+
+    def fail_all(self, error: KafkaGroupError) -> None:
+        """Fail all records that have not ended."""
+        for batch in self._accumulator.unfinished():
+            self._fail(batch, error)
+        self._accumulator.forget_ended()
+
+    def give_up(self, error: KafkaGroupError) -> None:
+        """Fail what is not in flight."""
+        for batch in self._accumulator.not_in_flight():
+            self._fail(batch, error)
+        self._accumulator.forget_ended()
+
+    def give_up_if_aborted(self) -> None:
+        """Fail what is not in flight if the transaction cannot commit any more."""
+        manager = self._transactions
+        if manager is not None and manager.must_abort and manager.error is not None:
+            self.give_up(TransactionAbortedError(manager.error))
+
+    def _fail(self, batch: ProduceBatch, error: KafkaGroupError) -> None:
+        batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
+        batch.fail(error)
+        self.note_end(batch)
+
+    # ------------------------------------------------------------ failures that nobody has read
+
+    def forget_unread(self) -> None:
+        """Forget the failures that nobody has read: the transaction has reported them."""
+        self._unread.clear()
+        self._unread_count = 0
+
+    def raise_unread(self) -> None:
+        """Raises: NotWrittenError for the failures that nobody has read, once."""
+        unread = [batch for batch in self._unread if batch.read_count < batch.count]
+        count = sum(batch.count - batch.read_count for batch in unread) + self._unread_count
+        self.forget_unread()
+        if not unread:
+            return
+        first = unread[0]
+        assert first.error is not None
+        is_maybe_written = any(batch.is_maybe_written for batch in unread)
+        raise NotWrittenError(
+            first.tp, first.error, is_maybe_written=is_maybe_written, count=count
+        ) from first.error
