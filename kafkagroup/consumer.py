@@ -279,8 +279,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 rejoins, and positions are looked up anew. Default `'raise'`.
             close_timeout: Seconds that closing may take, including the record in flight, the commit
                 and leaving. Default `10.0`.
-            exclude_internal_topics: Whether a pattern ignores internal topics. Default `True`;
-                Kafka's `exclude.internal.topics`.
+            exclude_internal_topics: Whether a pattern ignores internal topics; one that the broker
+                matches (KIP-848) may have them all the same. Default `True`; Kafka's
+                `exclude.internal.topics`.
             on_partitions_assigned: A function or coroutine function, called with the partitions,
                 sorted. It may return a mapping of partitions to the offsets where they start.
                 Default `None`.

@@ -308,7 +308,11 @@ class ConsumerOptions(_MembershipOptions):
         has_type=lambda value: isinstance(value, str) or hasattr(value, "fullmatch"),
         expected="a regular expression",
     )
-    exclude_internal_topics: bool = boolean(True, "whether a pattern ignores internal topics")
+    exclude_internal_topics: bool = boolean(
+        True,
+        "whether a pattern ignores internal topics; one that the broker matches (KIP-848) may have"
+        " them all the same",
+    )
     assignors: tuple[Assignor, ...] = option(
         "Sequence[Assignor]",
         None,
