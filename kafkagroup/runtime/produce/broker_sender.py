@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import anyio
 
@@ -42,6 +43,8 @@ class BrokerSender:
         self._spawn = spawn
         self._max_in_flight = max_in_flight
         self._in_flight_count = 0
+        self._idle: list[_Worker] = []
+        """The last one to become idle is the first to work again: the others end."""
         self._changed = ChangeSignal()
         self._is_running = False
 
@@ -70,17 +73,56 @@ class BrokerSender:
 
     async def _send(self, taken: Taken) -> None:
         """Begin an exchange. Returns when it is on the connection: the next one comes behind it."""
-        sent = OneShotEvent()
+        job = _Job(taken)
+        self._in_flight_count += 1
+        if self._idle:
+            self._idle.pop().take(job)
+        else:
+            self._spawn(partial(self._work, _Worker(job)), "produce request")
+        if not job.sent.is_set():
+            await job.sent.wait()
 
-        async def exchange() -> None:
+    async def _work(self, worker: _Worker) -> None:
+        """Do one exchange after the other. A task for each would cost as much as the request."""
+        while (job := await worker.next()) is not None:
             try:
-                await self._exchange(taken, sent.set)
+                await self._exchange(job.taken, job.sent.set)
             finally:
-                sent.set()
+                job.sent.set()
                 self._in_flight_count -= 1
                 self._changed.notify()
+            self._idle.append(worker)
+        self._idle.remove(worker)
 
-        self._in_flight_count += 1
-        self._spawn(exchange, "produce request")
-        if not sent.is_set():
-            await sent.wait()
+
+class _Job:
+    """An exchange, and whether it is on the connection."""
+
+    __slots__ = ("sent", "taken")
+
+    def __init__(self, taken: Taken) -> None:
+        self.taken = taken
+        self.sent = OneShotEvent()
+
+
+class _Worker:
+    """A task that waits for its next exchange."""
+
+    __slots__ = ("_given", "_job")
+
+    def __init__(self, job: _Job) -> None:
+        self._job: _Job | None = job
+        self._given = OneShotEvent()
+
+    def take(self, job: _Job) -> None:
+        """Do this exchange next."""
+        self._job = job
+        self._given.set()
+
+    async def next(self) -> _Job | None:
+        """Return the next exchange; None after a while without one."""
+        if self._job is None:
+            self._given = OneShotEvent()
+            await self._given.wait(anyio.current_time() + _MAX_IDLE)
+        job, self._job = self._job, None
+        return job
