@@ -630,7 +630,7 @@ def delivers_nothing_while_it_rejoins(stack: ExitStack) -> None:
 
 def _assignor(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any]) -> None:
     """Spoil the result of every assignor, and skip the check of what it hands over."""
-    _replace(stack, check, "valid_claims", lambda spec: {})
+    _replace(stack, check, "newest_claims", lambda spec: {})
     spoilt: dict[str, Any] = {}
     for name, whole in process._ASSIGNORS.items():
 
@@ -1496,7 +1496,7 @@ def _handing_over(stack: ExitStack, spoil: Callable[[Any, dict[str, Any]], Any])
         return spoil(spec, dict(whole(spec)))
 
     vars(assignor).update(vars(whole))
-    _replace(stack, check, "valid_claims", lambda spec: {})
+    _replace(stack, check, "newest_claims", lambda spec: {})
     spoilt = {"cooperative_sticky": assignor}
     stack.enter_context(mock.patch.dict(process._ASSIGNORS, spoilt))
 
