@@ -447,13 +447,20 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         return self._transactions, self._sender
 
     async def _begin(self, transaction: Transaction[K_contra, V_contra]) -> None:
-        manager, _ = self._begun()
+        manager, sender = self._begun()
         if self._open_transaction is not None:
             raise IllegalStateError("a transaction of this producer is open; end it first")
         self._open_transaction = transaction
+        deadline = anyio.current_time() + self._options.delivery_timeout
         try:
             with self._until_stopped():
-                await manager.begin(anyio.current_time() + self._options.delivery_timeout)
+                # What an abort has left in flight must not be sent again in this one.
+                with anyio.move_on_at(deadline) as scope:
+                    await sender.abandon(KafkaGroupError("its transaction was aborted"))
+                if scope.cancelled_caught:
+                    raise RequestTimeoutError(_NOT_DRAINED)
+                sender.ends.forget_unread()
+                await manager.begin(deadline)
         except BaseException:
             self._open_transaction = None
             raise
@@ -711,6 +718,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             self._sender.ends.fail_all(_as_own(error))
         self._room.made()
 
+
+_NOT_DRAINED = "requests of the last transaction, which was aborted, have not ended yet"
 
 _FLUSH_FRACTION = 0.9
 """The part of the close timeout for the records; the rest is for the connections."""

@@ -28,9 +28,10 @@ async def cluster(
     *,
     topics: Mapping[str, int] | None = None,
     settings: BrokerSettings | None = None,
+    network: Network | None = None,
 ) -> AsyncIterator[EmbeddedKafka]:
     """A cluster at `SERVERS`, with one topic "t" of one partition unless others are given."""
-    network = Network()
+    network = network or Network()
     kafka = EmbeddedKafka(
         {"t": 1} if topics is None else topics, nodes=nodes, listen=False, settings=settings
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from memory_network import Network
 from runtime.produce.logs import SERVERS, cluster
 
 from kafkagroup import Consumer, Producer
@@ -18,7 +19,7 @@ from kafkagroup.errors import (
     TransactionOutcomeUnknownError,
 )
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import Close, Late, Swallow
+from kafkagroup.testing.embedded import Close, Delay, Late, Swallow
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.produce import ProduceRequest
 from kafkagroup.wire.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequest
@@ -144,6 +145,29 @@ async def test_an_expired_record_aborts_and_the_next_transaction_works(version: 
                 async with producer.transaction() as tx:
                     await tx.send("t", b"%d" % n)
         assert await visible(kafka) == [b"first", b"0", b"1", b"2"]
+
+
+async def test_what_an_abort_leaves_in_flight_is_not_written_in_the_next(version: int) -> None:
+    network = Network()
+    async with cluster(2, network=network) as kafka:
+        kafka.set_transaction_version(version)
+        kafka.move_coordinator("tx", 1)
+        kafka.move_leader("t", 0, 2)
+        async with Producer(**TRANSACTIONAL, request_timeout_ms=2_000) as producer:
+            # A connection that is being opened takes as long as a request, and the request follows.
+            leader = network.handlers["kafka-2", 9092]
+            network.handlers["kafka-2", 9092] = None
+            with pytest.raises(LookupError):
+                async with producer.transaction() as tx:
+                    tx.send_nowait("t", b"aborted")
+                    await anyio.sleep(1)
+                    network.handlers["kafka-2", 9092] = leader
+                    kafka.fail(ProduceRequest, Delay(1.9))
+                    raise LookupError
+            for n in range(3):
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"%d" % n)
+        assert await visible(kafka) == [b"0", b"1", b"2"]
 
 
 async def test_a_lost_response_to_the_end_is_repeated(version: int) -> None:
