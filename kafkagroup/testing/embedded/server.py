@@ -269,6 +269,9 @@ class Server:
                     await connection.stream.receive()  # raises when the client disconnects
             case Throttle() if hasattr(response, "throttle_time_ms"):
                 response = evolve(response, throttle_time_ms=round(action.seconds * 1000))
+        # None: a handler that was replaced, as in simulated runs, gives no response.
+        if response is None:
+            return not must_close
         if isinstance(request, ProduceRequest) and request.acks == 0:
             must_close = must_close or has_errors(response)
         else:

@@ -287,7 +287,8 @@ class World:
                         )
                 elif not one.failure.is_maybe_written and place is not None:
                     raise Violation(f"{one.value!r} is written: {one.failure}")
-                if place is not None:
+                # What failed may be executed late, after what another producer has written since.
+                if place is not None and one.failure is None:
                     if place < last.get(one.producer, -1):
                         raise Violation(f"{one.value!r} is out of order")
                     last[one.producer] = place
