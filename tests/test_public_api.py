@@ -53,7 +53,9 @@ def public_api() -> Iterator[str]:
 def _members(cls: type) -> Iterator[str]:
     """Return the constructor and the public attributes of a class, including those of its bases in
     this package."""
-    if "__init__" in vars(cls) and cls is not kafkagroup.Record:  # compiled, it has no signature
+    # Compiled, some constructors have no signature; applications call neither of them.
+    is_compiled = cls in (kafkagroup.Record, kafkagroup.RecordFuture)
+    if "__init__" in vars(cls) and not is_compiled:
         yield f"    {_parameters(cls)}"
     inherited = {name for base in cls.__mro__ if _ours(base) for name in vars(base)}
     for name in sorted(inherited | _annotated(cls)):
