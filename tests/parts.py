@@ -129,7 +129,14 @@ PARTS = {
     "long": Part(LONG, "long and not (brokers or serial)", EACH_CPU),
     "long-serial": Part(LONG, "long and serial and not brokers"),
     "wire": Part(("tests/wire", "tests/consume"), options=EACH_CPU, is_pure=True),
-    "bugs": Part(("tests/verification/sim/test_bugs.py",), options=EACH_CPU, is_pure=True),
+    "bugs": Part(
+        (
+            "tests/verification/sim/test_bugs.py",
+            "tests/verification/producing/test_planted_bugs.py",
+        ),
+        options=EACH_CPU,
+        is_pure=True,
+    ),
     "brokers": Part(("tests/old_brokers", "tests/testing/test_local.py"), "brokers"),
     # Tests of tables, which do without streams: PySpark 4.1 has none for sources in Python.
     "lakes-4.1": Part(LAKES, options=("-k", "not stream", *IGNORING_SOCKETS)),

@@ -32,7 +32,7 @@ class Shown(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         public = _public_names(pkg)
         for cls in _classes(pkg):
-            cls.bases = [base for base in cls.bases if _is_shown(base, public)]
+            cls.bases = [_plain(base) for base in cls.bases if _is_shown(base, public)]
         options = declared(GroupMemberOptions)
         for name, member in pkg["coordination.MemberOptions"].attributes.items():
             member.docstring = griffe.Docstring(_described(options[name]), parent=member)
@@ -60,6 +60,12 @@ def _is_shown(base: str | griffe.Expr, public: set[str]) -> bool:
     package, _, _ = path.partition(".")
     name = path.rpartition(".")[2]
     return name in public if package == "kafkagroup" else name != "Generic"
+
+
+def _plain(base: str | griffe.Expr) -> str | griffe.Expr:
+    """Return a base of this package without its type arguments."""
+    is_own = not isinstance(base, str) and base.canonical_path.startswith("kafkagroup.")
+    return base.left if is_own and isinstance(base, griffe.ExprSubscript) else base
 
 
 def _described(option: Option) -> str:
