@@ -169,9 +169,7 @@ def _by_leader(
     """Group by leader, without partitions whose leader is unknown."""
     found: dict[Node, list[_Position]] = {}
     for tp, offset in waiting:
-        leader = metadata.leader(tp)
-        node = None if leader is None else metadata.nodes.get(leader.leader)
-        if node is not None:
+        if (node := metadata.leader_node(tp)) is not None:
             found.setdefault(node, []).append((tp, offset))
     return found
 

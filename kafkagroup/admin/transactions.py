@@ -317,8 +317,7 @@ def _leader(cluster: Cluster, tp: TopicPartition, metadata: ClusterMetadata) -> 
     """Return the client of a partition's leader. Raises: BrokerError."""
     if not 0 <= tp.partition < metadata.partition_counts([tp.topic]).get(tp.topic, 0):
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
-    leader = metadata.leader(tp)
-    node = None if leader is None else metadata.nodes.get(leader.leader)
+    node = metadata.leader_node(tp)
     if node is None:
         raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
     return cluster.broker(node)

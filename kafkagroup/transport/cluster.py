@@ -309,8 +309,7 @@ class Cluster:
     def leader(self, tp: TopicPartition) -> BrokerClient:
         """Return the client of a partition's leader, as of the metadata. Raises: BrokerError
         LEADER_NOT_AVAILABLE."""
-        partition = self.metadata.leader(tp)
-        node = None if partition is None else self.metadata.nodes.get(partition.leader)
+        node = self.metadata.leader_node(tp)
         if node is None:
             raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
         return self.broker(node)

@@ -83,12 +83,14 @@ class ClusterMetadata:
         topic = self.topics.get(tp.topic)
         return None if topic is None else topic.partitions.get(tp.partition)
 
+    def leader_node(self, tp: TopicPartition) -> Node | None:
+        """Return the broker that leads a partition; None if it is unknown."""
+        partition = self.leader(tp)
+        return None if partition is None else self.nodes.get(partition.leader)
+
     def without_leader(self, partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
-        """Yield the partitions whose leader is unknown, or is no known broker."""
-        for tp in partitions:
-            partition = self.leader(tp)
-            if partition is None or partition.leader not in self.nodes:
-                yield tp
+        """Return the partitions whose leader is unknown, or is no known broker."""
+        return (tp for tp in partitions if self.leader_node(tp) is None)
 
     def replica_racks(self, topics: Iterable[str]) -> Racks:
         """Return the racks of each partition's replicas, of the topics that exist."""
