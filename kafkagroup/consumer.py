@@ -64,7 +64,7 @@ from kafkagroup.runtime.consume.reader import NothingArrived, Reader, Records
 from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.member.event_feed import GroupEvents
 from kafkagroup.runtime.member.metrics import GroupMetrics
-from kafkagroup.runtime.offsets.values import EARLIEST, LATEST
+from kafkagroup.runtime.offsets.values import EARLIEST, LATEST, READ_COMMITTED
 from kafkagroup.transport.options import parse_servers
 from kafkagroup.transport.origin import Origin
 from kafkagroup.types import (
@@ -720,7 +720,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     @property
     def _reads_committed(self) -> bool:
-        return self._options.isolation_level == 1
+        return self._options.isolation_level == READ_COMMITTED
 
     def _check_transactional(self) -> None:
         """Raises: ConfigurationError for a consumer that also commits outside of transactions, or

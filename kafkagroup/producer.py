@@ -37,6 +37,7 @@ from kafkagroup.errors import (
 from kafkagroup.options import ProducerOptions
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.identity import Identities, ProducerIdentity
+from kafkagroup.produce.partition_queue import MAX_IN_FLIGHT
 from kafkagroup.produce.transaction_vocabulary import GroupIdentity
 from kafkagroup.runtime.client.connection_options import connection_options
 from kafkagroup.runtime.client.late_modules import PRODUCE, LateModules
@@ -68,8 +69,6 @@ if TYPE_CHECKING:
 __all__ = ["Producer"]
 
 logger = logging.getLogger(__name__)
-
-_MAX_IN_FLIGHT = 5
 
 
 @public
@@ -222,7 +221,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             max_request_size=options.max_request_size,
             buffer_memory=options.buffer_memory,
             delivery_timeout=options.delivery_timeout,
-            max_in_flight=_MAX_IN_FLIGHT,
+            max_in_flight=MAX_IN_FLIGHT,
             identities=self._identities,
             partitioner=options.partitioner,
             clock=anyio.current_time,
@@ -610,11 +609,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     def metrics(self) -> ProducerMetrics:
         """Return what the producer has written since the start, and what it has not yet."""
-        return (
-            ProducerMetrics()
-            if self._sender is None
-            else self._sender.metrics(self._accumulator.used)
-        )
+        return ProducerMetrics() if self._sender is None else self._sender.metrics()
 
     def health(self) -> Health:
         """Return whether the producer works: true, or false with the reasons. Never raises. May be

@@ -22,7 +22,7 @@ from kafkagroup.errors import (
     RecordRefusedError,
     RequestTimeoutError,
 )
-from kafkagroup.runtime.produce.appending import _refusal
+from kafkagroup.runtime.produce.produce_response import refusal
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Change, Close, Swallow
 from kafkagroup.wire import NewRecord
@@ -167,7 +167,7 @@ REFUSAL = PartitionProduceResponse(
 
 def test_the_error_of_an_appended_batch_names_the_record() -> None:
     """KIP-467: a compacted topic rejects a record without a key, and identifies it."""
-    error = _refusal(TopicPartition("new", 0), REFUSAL)
+    error = refusal(TopicPartition("new", 0), REFUSAL)
     assert isinstance(error, RecordRefusedError)
     assert (error.index, str(error)) == (2, "INVALID_RECORD (87): no key")
 

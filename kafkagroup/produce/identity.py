@@ -37,7 +37,7 @@ class Identities:
     def bump(self, last: ProducerIdentity) -> None:
         """Begin a new epoch for a partition that cannot go on in `last`, unless another one has
         begun it. At the last epoch the id is used up, and is unknown until there is a new one."""
-        if last != self.current or self.is_coordinated:
+        if last != self.current:
             return
         if self.current.epoch < MAX_INT16:
             self.current = self.current._replace(epoch=self.current.epoch + 1)

@@ -25,7 +25,11 @@ from kafkagroup.produce.identity import NO_IDENTITY, Identities
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.schema import NO_ID
 
-__all__ = ["PartitionQueue"]
+__all__ = ["MAX_IN_FLIGHT", "PartitionQueue"]
+
+MAX_IN_FLIGHT = 5
+"""The most batches of a partition, and requests to a broker, in flight: brokers remember the last
+five batches of a producer."""
 
 _SEQUENCES = 2**31
 """Sequence numbers are 0 to 2^31 - 1, and begin again at 0."""
@@ -214,7 +218,7 @@ class PartitionQueue:
             batch.acknowledge(base_offset, append_time)
 
     def failed(self, batch: ProduceBatch, error: KafkaGroupError) -> None:
-        """The batch is refused for good."""
+        """The broker has refused the batch, and would again."""
         self.in_flight.remove(batch)
         self._drop(batch)
         if not batch.has_ended:
@@ -256,7 +260,7 @@ class PartitionQueue:
         self.retry(batch, at)
 
     def is_next(self, batch: ProduceBatch) -> bool:
-        """Whether all numbers before those of a batch were acknowledged, or are given up."""
+        """Whether all numbers before those of a batch were acknowledged, or have failed."""
         others = (*self.in_flight, *self.retried)
         return not any(_is_before(other, batch) for other in others if other is not batch)
 

@@ -9,6 +9,7 @@ from functools import partial
 import anyio
 
 from kafkagroup.concurrency.change_signal import ChangeSignal
+from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.produce.partition_queue import PartitionQueue
@@ -32,7 +33,7 @@ class BrokerSender:
         self,
         take: Callable[[OrderedDict[PartitionQueue, None]], Taken],
         exchange: Exchange,
-        spawn: Callable[[Callable[[], Awaitable[None]], str], None],
+        spawn: Spawn,
         max_in_flight: int,
     ) -> None:
         """`take` returns the batches of the next request, and removes the queues that have nothing

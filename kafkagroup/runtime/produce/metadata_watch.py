@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 import anyio
 
-from kafkagroup.concurrency.coalescing_task import CoalescingTask
+from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.errors import BrokerError, ErrorCode, KafkaGroupError, broker_error
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
@@ -32,7 +32,7 @@ class MetadataWatch:
         self,
         cluster: Cluster,
         accumulator: Accumulator,
-        spawn: Callable[[Callable[[], Awaitable[None]], str], None],
+        spawn: Spawn,
         on_leader: Callable[[PartitionQueue], None],
         on_placed: Callable[[TopicQueues, ProduceBatch], None],
         max_age: float,
@@ -172,10 +172,9 @@ class MetadataWatch:
             self._follow_topic(topic)
         metadata = self._cluster.metadata
         for queue in tuple(self._leaderless):
-            leader = metadata.leader(queue.tp)
             if queue.is_idle:
                 self._leaderless.discard(queue)
-            elif leader is not None and leader.leader in metadata.nodes:
+            elif metadata.leader_node(queue.tp) is not None:
                 self._leaderless.discard(queue)
                 self._on_leader(queue)
 
@@ -221,7 +220,7 @@ class MetadataWatch:
     def _report_one(self, name: str, tp: TopicPartition, now: float) -> None:
         cause = self.cause(tp)
         if cause is None:
-            cause = BrokerError(5, f"{name} has no leader")
+            cause = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name} has no leader")
         problem = Problem(
             subject=f"writing to {name}",
             cause=str(cause),

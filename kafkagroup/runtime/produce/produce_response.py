@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from kafkagroup.errors import BrokerError, RecordRefusedError, broker_error
+from kafkagroup.errors import BrokerError, RecordRefusedError, RemoteProtocolError, broker_error
 from kafkagroup.transport.metadata import ClusterMetadata, NamedLeaders
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.messages.produce import PartitionProduceResponse, ProduceResponse
+from kafkagroup.wire.messages.produce import (
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceResponse,
+)
 
-__all__ = ["by_partition", "named_leaders", "refusal"]
+__all__ = ["by_partition", "named_leaders", "no_response_for", "refusal"]
 
 
 def by_partition(response: ProduceResponse) -> dict[TopicPartition, PartitionProduceResponse]:
@@ -23,7 +27,7 @@ def by_partition(response: ProduceResponse) -> dict[TopicPartition, PartitionPro
 
 def refusal(tp: TopicPartition, part: PartitionProduceResponse) -> BrokerError:
     """Return the error of a partition. With KIP-467 it names the record that is at fault."""
-    what = part.error_message or f"writing to {tp}"
+    what = f"writing to {tp}" + (f": {part.error_message}" if part.error_message else "")
     if part.record_errors:
         first = min(part.record_errors, key=lambda one: one.batch_index)
         message = first.batch_index_error_message or what
@@ -31,15 +35,21 @@ def refusal(tp: TopicPartition, part: PartitionProduceResponse) -> BrokerError:
     return broker_error(part.error_code, what, operation="WRITE", topic=tp.topic)
 
 
+def no_response_for(tp: TopicPartition) -> RemoteProtocolError:
+    """Return the error of a partition that the response leaves out."""
+    return RemoteProtocolError(f"the broker did not answer for {tp}")
+
+
 def named_leaders(
-    known: ClusterMetadata, response: ProduceResponse, partitions: Iterable[TopicPartition]
+    known: ClusterMetadata,
+    endpoints: Iterable[NodeEndpoint],
+    parts: Mapping[TopicPartition, PartitionProduceResponse],
 ) -> NamedLeaders | None:
-    """Return the new leaders that the response names (KIP-951); None if it names none."""
-    leaders = NamedLeaders(response.node_endpoints)
-    parts = by_partition(response)
+    """Return the new leaders that these parts name (KIP-951); None if they name none."""
+    leaders = NamedLeaders(endpoints)
     named = [
-        leaders.add(known, tp, parts[tp].current_leader)
-        for tp in partitions
-        if tp in parts and parts[tp].current_leader.leader_id >= 0
+        leaders.add(known, tp, part.current_leader)
+        for tp, part in parts.items()
+        if part.current_leader.leader_id >= 0
     ]
     return leaders if any(named) else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import anyio
 
-from kafkagroup.concurrency.coalescing_task import CoalescingTask
+from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     AuthorizationError,
@@ -33,7 +33,7 @@ class ProducerIds:
         self,
         cluster: Cluster,
         identities: Identities,
-        spawn: Callable[[Callable[[], Awaitable[None]], str], None],
+        spawn: Spawn,
         on_end: Callable[[KafkaGroupError | None], None],
     ) -> None:
         """`on_end` is called when there is an id, or with the error that the brokers do not give

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 import anyio
@@ -16,18 +16,18 @@ import anyio
 from kafkagroup._backoff import backoff
 from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.clock import loop_clock
+from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
     KafkaGroupError,
-    RemoteProtocolError,
     RequestTimeoutError,
 )
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.produce.identity import NO_IDENTITY, Identities
-from kafkagroup.produce.partition_queue import PartitionQueue
+from kafkagroup.produce.partition_queue import MAX_IN_FLIGHT, PartitionQueue
 from kafkagroup.produce.splitting import split
 from kafkagroup.produce.topic_queues import TopicQueues
 from kafkagroup.runtime.member.metrics import Meter
@@ -35,13 +35,17 @@ from kafkagroup.runtime.produce.alarms import Alarms
 from kafkagroup.runtime.produce.broker_sender import BrokerSender, Taken
 from kafkagroup.runtime.produce.metadata_watch import MetadataWatch
 from kafkagroup.runtime.produce.metrics import ProducerMetrics
-from kafkagroup.runtime.produce.produce_response import by_partition, named_leaders, refusal
+from kafkagroup.runtime.produce.produce_response import (
+    by_partition,
+    named_leaders,
+    no_response_for,
+    refusal,
+)
 from kafkagroup.runtime.produce.producer_ids import ProducerIds
 from kafkagroup.runtime.produce.record_ends import RecordEnds
 from kafkagroup.runtime.produce.record_future import wait_ended
-from kafkagroup.runtime.produce.transactions import TransactionManager
+from kafkagroup.runtime.produce.transactions import MARKER_PAUSE, TransactionManager
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec
@@ -56,14 +60,8 @@ from kafkagroup.wire.messages.produce import (
 
 __all__ = ["Sender"]
 
-_MAX_IN_FLIGHT = 5
-"""Requests in flight to one broker. Brokers remember the last five batches of a producer."""
-
 _HEAVY = {Codec.GZIP: 32_768, Codec.ZSTD: 262_144, Codec.LZ4: 1_048_576, Codec.SNAPPY: 1_048_576}
 """The bytes from which on compression is done in a thread: it takes more than a millisecond."""
-
-_MARKER_PAUSE = 0.02
-"""Seconds before a retry while the markers of the last transaction are being written."""
 
 _CONNECTION = "produce"
 
@@ -71,8 +69,6 @@ _HIGHEST_VERSION = 12
 """Of Produce: later ones name topics by id."""
 
 _ADVICE = "check the brokers that lead the partition, its replicas, and what this client may write"
-
-Spawn = Callable[[Callable[[], Awaitable[None]], str], None]
 
 
 class Sender:
@@ -154,7 +150,7 @@ class Sender:
         """Send what a queue has, if its leader is known: something about it has changed."""
         if queue.is_idle:
             return
-        node = self._leader(queue)
+        node = self._cluster.metadata.leader_node(queue.tp)
         if node is None:
             self._watch.find_leader(queue)
             return
@@ -162,14 +158,9 @@ class Sender:
         if broker is None:
             take = partial(self._take, node.node_id)
             exchange = partial(self._exchange, node.node_id)
-            broker = BrokerSender(take, exchange, self._spawn, _MAX_IN_FLIGHT)
+            broker = BrokerSender(take, exchange, self._spawn, MAX_IN_FLIGHT)
             self._brokers[node.node_id] = broker
         broker.add(queue)
-
-    def _leader(self, queue: PartitionQueue) -> Node | None:
-        metadata = self._cluster.metadata
-        partition = metadata.leader(queue.tp)
-        return None if partition is None else metadata.nodes.get(partition.leader)
 
     def _placed(self, topic: TopicQueues, unplaced: ProduceBatch) -> None:
         """The records that waited for the partitions of a topic are in queues, or have failed."""
@@ -213,7 +204,7 @@ class Sender:
         return taken
 
     def _next(self, queue: PartitionQueue, node_id: int, now: float) -> ProduceBatch | None:
-        leader = self._leader(queue)
+        leader = self._cluster.metadata.leader_node(queue.tp)
         if leader is None or leader.node_id != node_id:
             self.look(queue)  # another broker's now
             return None
@@ -248,7 +239,11 @@ class Sender:
             if self._transactions is not None:
                 await self._transactions.add_partitions([queue.tp for queue, _ in taken])
             request = await self._request_of(taken)
-            broker = self._cluster.broker(self._cluster.metadata.nodes[node_id])
+            node = self._cluster.metadata.nodes.get(node_id)
+            if node is None:
+                self._lost(taken, _unknown_broker(node_id), was_sent=False)
+                return
+            broker = self._cluster.broker(node)
             if self._acks == 0:
                 await broker.send_only(
                     request, connection_id=_CONNECTION, highest=_HIGHEST_VERSION, on_sent=sent
@@ -261,9 +256,8 @@ class Sender:
                 highest=self._highest_version(),
                 on_sent=sent,
             )
-        except (*RETRIED_ERRORS, KeyError) as error:
-            why = error if isinstance(error, KafkaGroupError) else _unknown_broker(node_id)
-            self._lost(taken, why, was_sent=sent_at is not None)
+        except RETRIED_ERRORS as error:
+            self._lost(taken, error, was_sent=sent_at is not None)
             return
         except KafkaGroupError as error:
             for queue, batch in taken:
@@ -332,31 +326,31 @@ class Sender:
         """There is no response. What was sent may be in the log."""
         now = anyio.current_time()
         for queue, batch in taken:
+            at = self._retry_at(batch, now)
             if was_sent:
-                batch.is_maybe_written = True
-                self._retry(queue, batch, error, now)
+                self._retry_unknown(queue, batch, error, now, at)
             else:
-                queue.put_back(batch, self._retry_at(batch, now))
+                queue.put_back(batch, at)
                 self._report(queue, error, now)
             self._after(queue, batch)
         self._watch.refresh(error)
 
     def _handle(self, taken: Taken, response: ProduceResponse) -> None:
         now = anyio.current_time()
-        leaders = named_leaders(self._cluster.metadata, response, (queue.tp for queue, _ in taken))
+        parts = by_partition(response)
+        named = {queue.tp: parts[queue.tp] for queue, _ in taken if queue.tp in parts}
+        leaders = named_leaders(self._cluster.metadata, response.node_endpoints, named)
         if leaders is not None:
             self._cluster.apply_leaders(leaders)
-        parts = by_partition(response)
         for queue, batch in taken:
-            part = parts.get(queue.tp)
-            if part is None:
-                self._retry_unknown(queue, batch, _no_answer(queue.tp), now)
-            elif part.error_code:
+            part = named.get(queue.tp)
+            if part is not None and part.error_code:
                 self._refused(queue, batch, part, now)
-            elif part.base_offset < 0:  # a success without evidence
-                self._retry_unknown(queue, batch, _no_answer(queue.tp), now)
-            else:
+            elif part is not None and part.base_offset >= 0:
                 self._acknowledged(queue, batch, part.base_offset, part.log_append_time_ms, now)
+            else:  # also a success without evidence
+                at = self._retry_at(batch, now)
+                self._retry_unknown(queue, batch, no_response_for(queue.tp), now, at)
             self._after(queue, batch)
 
     def _refused(
@@ -369,18 +363,18 @@ class Sender:
         error = refusal(queue.tp, part)
         at = self._retry_at(batch, now)
         if part.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
-            at = now + _MARKER_PAUSE
+            at = now + MARKER_PAUSE
         match produce_action(part.error_code):
             case ProduceAction.REFRESH:
                 # The leader that the response names may have it at once.
                 has_moved = part.current_leader.leader_id >= 0
-                self._retry_unknown(queue, batch, error, now, at=now if has_moved else at)
+                self._retry_unknown(queue, batch, error, now, now if has_moved else at)
                 if not has_moved:
                     self._watch.refresh(error)
             case ProduceAction.RETRY_UNKNOWN:
-                self._retry_unknown(queue, batch, error, now)
+                self._retry_unknown(queue, batch, error, now, at)
             case ProduceAction.RETRY:
-                self._retry(queue, batch, error, now)
+                self._retry(queue, batch, error, now, at)
             case ProduceAction.OUT_OF_ORDER if self._is_retried_out_of_order(queue, batch):
                 queue.out_of_order(batch, at)
                 self._report(queue, error, now)
@@ -407,7 +401,7 @@ class Sender:
         batch: ProduceBatch,
         error: KafkaGroupError,
         now: float,
-        at: float | None = None,
+        at: float,
     ) -> None:
         batch.is_maybe_written = True
         self._retry(queue, batch, error, now, at)
@@ -418,9 +412,9 @@ class Sender:
         batch: ProduceBatch,
         error: KafkaGroupError,
         now: float,
-        at: float | None = None,
+        at: float,
     ) -> None:
-        queue.retry(batch, self._retry_at(batch, now) if at is None else at)
+        queue.retry(batch, at)
         self._report(queue, error, now)
 
     def _retry_at(self, batch: ProduceBatch, now: float) -> float:
@@ -534,7 +528,7 @@ class Sender:
         """The loop's time, in any thread."""
         return self._clock()
 
-    def metrics(self, buffered_bytes: int) -> ProducerMetrics:
+    def metrics(self) -> ProducerMetrics:
         """Return what was written since the start."""
         return ProducerMetrics(
             produce=self._meter.read(self._clock()),
@@ -542,13 +536,9 @@ class Sender:
             written_bytes=self._written_bytes,
             failed_records=self.ends.failed_records,
             retried_batches=self._retried_batches,
-            buffered_bytes=buffered_bytes,
+            buffered_bytes=self._accumulator.used,
         )
 
 
-def _no_answer(tp: TopicPartition) -> KafkaGroupError:
-    return RemoteProtocolError(f"the broker did not answer for {tp}")
-
-
 def _unknown_broker(node_id: int) -> KafkaGroupError:
-    return BrokerError(5, f"broker {node_id} has left the cluster")
+    return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} has left the cluster")

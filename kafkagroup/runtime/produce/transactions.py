@@ -60,14 +60,14 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["TransactionManager"]
+__all__ = ["MARKER_PAUSE", "TransactionManager"]
 
 _FEATURE = "transaction.version"
 _FEATURES_TIMEOUT = 1.0
 """Seconds to wait for the finalized features. Without a response the last known ones count: brokers
 accept requests of an earlier version."""
 
-_MARKER_PAUSE = 0.02
+MARKER_PAUSE = 0.02
 """Seconds before the first retry while the markers of the last transaction are being written, as in
 the Java client."""
 
@@ -368,7 +368,7 @@ class TransactionManager:
     def _pause(self, send: Send) -> float:
         """Return the seconds before a retry."""
         options = self._cluster.options
-        first = min(options.retry_backoff, _MARKER_PAUSE) if send.is_soon else options.retry_backoff
+        first = min(options.retry_backoff, MARKER_PAUSE) if send.is_soon else options.retry_backoff
         return backoff(send.attempts, first, options.retry_backoff_max, random.random())
 
     @property

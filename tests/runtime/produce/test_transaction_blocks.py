@@ -216,6 +216,15 @@ async def test_a_later_producer_fences_the_earlier_one(version: int) -> None:
         assert await visible(kafka) == [b"owner"]
 
 
+async def test_a_record_waits_only_briefly_for_the_markers_of_the_last_transaction() -> None:
+    async with cluster() as kafka, Producer(**TRANSACTIONAL) as producer:
+        kafka.fail(ProduceRequest, ErrorCode.CONCURRENT_TRANSACTIONS, partition=TP)
+        began = anyio.current_time()
+        async with producer.transaction() as tx:
+            await tx.send("t", b"")
+        assert anyio.current_time() - began < 0.05  # the usual back-off begins with 0.1 s
+
+
 async def test_a_refused_partition_aborts_what_was_added() -> None:
     """franz-go#1348."""
     async with cluster(topics={"t": 2}) as kafka:
