@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from operator import attrgetter
 
 from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._option_kinds import takes_options
@@ -15,6 +16,7 @@ from kafkagroup._public import public
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec, transactions
 from kafkagroup.admin import topics as topic_requests
 from kafkagroup.admin.lag import PartitionLag
+from kafkagroup.admin.listing import list_everywhere
 from kafkagroup.admin.reset import OffsetPlan, ResetTo
 from kafkagroup.admin.transaction_values import (
     OpenTransaction,
@@ -145,17 +147,8 @@ class Admin(CallingService):
         async def list_from(cluster: Cluster, node: Node) -> list[GroupListing]:
             return await describing.list_groups(cluster.broker(node), node, **wanted)
 
-        metadata = await self._calls.once(lambda cluster: cluster.refresh())
-        results = await self._calls.each(metadata.nodes.values(), list_from)
-        groups: dict[str, GroupListing] = {}
-        errors: dict[Node, KafkaGroupError] = {}
-        for node, result in results.items():
-            if isinstance(result, KafkaGroupError):
-                errors[node] = result
-            else:
-                # While a group's coordinator moves, two brokers may list the group.
-                groups |= {group.group_id: group for group in result}
-        return GroupList(groups=tuple(groups[name] for name in sorted(groups)), errors=errors)
+        groups, errors = await list_everywhere(self._calls, list_from, attrgetter("group_id"))
+        return GroupList(groups=groups, errors=errors)
 
     async def describe_groups(
         self, group_ids: Iterable[str]

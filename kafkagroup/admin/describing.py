@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+from kafkagroup.admin.listing import request_list
 from kafkagroup.admin.values import (
     GroupDescription,
     GroupListing,
@@ -21,7 +22,6 @@ from kafkagroup.errors import (
     DecodeError,
     ErrorCode,
     IllegalStateError,
-    LocalProtocolError,
     RemoteProtocolError,
     UnsupportedVersionError,
     broker_error,
@@ -61,13 +61,8 @@ async def list_groups(
     """Return the groups that one broker coordinates. Raises: BrokerError; UnsupportedVersionError
     when the broker cannot filter; TransportError."""
     request = ListGroupsRequest(states_filter=tuple(states), types_filter=tuple(types))
-    try:
-        response = await broker.request(request)
-    except LocalProtocolError as error:
-        # Filters by state need Kafka 2.6 (KIP-518), filters by type 3.8 (KIP-848).
-        raise UnsupportedVersionError(f"{broker!r} is too old for this filter: {error}") from None
-    if response.error_code:
-        raise broker_error(response.error_code, "listing groups", operation="DESCRIBE")
+    # Filters by state need Kafka 2.6 (KIP-518), filters by type 3.8 (KIP-848).
+    response = await request_list(broker, request, "listing groups")
     return [
         GroupListing(
             group_id=group.group_id,

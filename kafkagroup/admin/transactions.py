@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 
+from kafkagroup.admin.listing import list_everywhere, request_list
 from kafkagroup.admin.spec import topics_metadata
 from kafkagroup.admin.transaction_values import (
     OpenTransaction,
@@ -23,9 +25,7 @@ from kafkagroup.errors import (
     ErrorCode,
     IllegalStateError,
     KafkaGroupError,
-    LocalProtocolError,
     RemoteProtocolError,
-    UnsupportedVersionError,
     broker_error,
 )
 from kafkagroup.runtime.client.calls import ChangeAttempts, RetriedCalls
@@ -82,29 +82,15 @@ async def list_transactions(
     async def list_from(cluster: Cluster, node: Node) -> list[TransactionListing]:
         return await _list(cluster.broker(node), node, request)
 
-    metadata = await calls.once(lambda cluster: cluster.refresh())
-    results = await calls.each(metadata.nodes.values(), list_from)
-    found: dict[str, TransactionListing] = {}
-    errors: dict[Node, KafkaGroupError] = {}
-    for node, result in results.items():
-        if isinstance(result, KafkaGroupError):
-            errors[node] = result
-        else:
-            # While a coordinator moves, two brokers may list the id.
-            found |= {one.transactional_id: one for one in result}
-    return TransactionList(transactions=tuple(found[name] for name in sorted(found)), errors=errors)
+    found, errors = await list_everywhere(calls, list_from, attrgetter("transactional_id"))
+    return TransactionList(transactions=found, errors=errors)
 
 
 async def _list(
     broker: BrokerClient, node: Node, request: ListTransactionsRequest
 ) -> list[TransactionListing]:
-    try:
-        response = await broker.request(request)
-    except LocalProtocolError as error:
-        # Filters by duration need Kafka 3.8 (KIP-994), those by pattern 4.1 (KIP-1152).
-        raise UnsupportedVersionError(f"{broker!r} is too old for this filter: {error}") from None
-    if response.error_code:
-        raise broker_error(response.error_code, "listing transactions", operation="DESCRIBE")
+    # Filters by duration need Kafka 3.8 (KIP-994), those by pattern 4.1 (KIP-1152).
+    response = await request_list(broker, request, "listing transactions")
     return [
         TransactionListing(
             transactional_id=one.transactional_id,

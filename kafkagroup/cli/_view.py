@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from kafkagroup import Node
+from kafkagroup import KafkaGroupError, Node
 from kafkagroup._text import printable
 from kafkagroup.admin import MemberDescription
 from kafkagroup.cli._table import Table
@@ -23,6 +23,7 @@ from kafkagroup.types import TopicPartition
 __all__ = [
     "add_row",
     "broker",
+    "broker_errors",
     "broker_value",
     "console",
     "count",
@@ -124,6 +125,11 @@ def print_json(value: object, *, one_line: bool = False) -> None:
 def broker_value(node: Node) -> dict[str, object]:
     """Return a broker as a JSON value."""
     return {"node_id": node.node_id, "host": node.host, "port": node.port}
+
+
+def broker_errors(errors: Mapping[Node, KafkaGroupError]) -> list[dict[str, object]]:
+    """Return the errors of brokers that could not list theirs as a JSON value."""
+    return [{"broker": broker_value(node), "error": str(error)} for node, error in errors.items()]
 
 
 # ---------------------------------------------------------------- stderr

@@ -11,6 +11,7 @@ from kafkagroup.cli._groups import complete_groups, matches
 from kafkagroup.cli._view import (
     add_row,
     broker,
+    broker_errors,
     broker_value,
     console,
     count,
@@ -93,10 +94,7 @@ def _show(found: GroupList) -> None:
 def _value(found: GroupList) -> dict[str, object]:
     return {
         "groups": [_group(group) for group in found.groups],
-        "errors": [
-            {"broker": broker_value(node), "error": str(error)}
-            for node, error in found.errors.items()
-        ],
+        "errors": broker_errors(found.errors),
     }
 
 

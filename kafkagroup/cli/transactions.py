@@ -27,6 +27,7 @@ from kafkagroup.cli._suggestions import SuggestingGroup
 from kafkagroup.cli._view import (
     add_row,
     broker,
+    broker_errors,
     broker_value,
     console,
     count,
@@ -349,10 +350,7 @@ def _list_value(found: TransactionList) -> dict[str, object]:
             }
             for one in found.transactions
         ],
-        "errors": [
-            {"broker": broker_value(node), "error": str(error)}
-            for node, error in found.errors.items()
-        ],
+        "errors": broker_errors(found.errors),
     }
 
 
