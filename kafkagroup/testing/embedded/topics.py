@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster, Partition, Topic
@@ -54,6 +56,9 @@ CLUSTER_ID = "kafkagroup-embedded-01"
 """The cluster id in Metadata responses, unless `EmbeddedKafka` is given another one."""
 
 _GROUP, _TRANSACTION, _SHARE = range(3)
+
+_Topic = TypeVar("_Topic", bound=CreatableTopic | CreatePartitionsTopic)
+_Result = TypeVar("_Result")
 
 
 def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> MetadataResponse:
@@ -201,18 +206,25 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
             configs=created_configs(topic_configs),
         )
 
-    names = Counter(topic.name for topic in request.topics)
+    results = _each_once(request.topics, create_one, CreatableTopicResult)
+    return CreateTopicsResponse(topics=results)
+
+
+def _each_once(
+    topics: Sequence[_Topic], change: Callable[[_Topic], _Result], refused: Callable[..., _Result]
+) -> tuple[_Result, ...]:
+    """Return the result of each topic; those that the request names more often are refused."""
+    counts = Counter(topic.name for topic in topics)
     duplicated = (
-        CreatableTopicResult(
+        refused(
             name=name,
             error_code=ErrorCode.INVALID_REQUEST,
             error_message="Duplicate topic name.",
         )
-        for name, count in names.items()
+        for name, count in counts.items()
         if count > 1
     )
-    results = (create_one(topic) for topic in request.topics if names[topic.name] == 1)
-    return CreateTopicsResponse(topics=(*duplicated, *results))
+    return (*duplicated, *(change(topic) for topic in topics if counts[topic.name] == 1))
 
 
 def _error_message(error: ErrorCode, name: str) -> str:
@@ -272,15 +284,5 @@ def add_partitions(cluster: Cluster, request: CreatePartitionsRequest) -> Create
             name=requested.name, error_code=error, error_message=message
         )
 
-    counts = Counter(topic.name for topic in request.topics)
-    duplicated = (
-        CreatePartitionsTopicResult(
-            name=name,
-            error_code=ErrorCode.INVALID_REQUEST,
-            error_message="Duplicate topic name.",
-        )
-        for name, count in counts.items()
-        if count > 1
-    )
-    results = (grow_one(topic) for topic in request.topics if counts[topic.name] == 1)
-    return CreatePartitionsResponse(throttle_time_ms=0, results=(*duplicated, *results))
+    results = _each_once(request.topics, grow_one, CreatePartitionsTopicResult)
+    return CreatePartitionsResponse(throttle_time_ms=0, results=results)
