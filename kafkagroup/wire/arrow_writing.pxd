@@ -1,6 +1,7 @@
 # The types of `arrow_writing` where it is compiled. Indexing typed memoryviews stays checked.
 
 cimport cython
+from kafkagroup.wire.batch_writing cimport varint_size
 from kafkagroup.wire.buffers cimport copy
 from kafkagroup.wire.murmur2 cimport partition_in
 
@@ -100,7 +101,5 @@ cdef class RowBatcher:
     cpdef void flush(self) except *
 
 
-@cython.locals(left="unsigned long long", size=Py_ssize_t)
-cdef Py_ssize_t _varint_size(long long value) noexcept
 @cython.locals(left="unsigned long long")
 cdef Py_ssize_t _put(unsigned char[::1] target, Py_ssize_t at, long long value) except -1

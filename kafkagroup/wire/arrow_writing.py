@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_format import HEADER_SIZE
-from kafkagroup.wire.batch_writing import seal
+from kafkagroup.wire.batch_writing import seal, varint_size
 from kafkagroup.wire.buffers import copy, grown
 from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.murmur2 import partition_in
@@ -118,7 +118,7 @@ class _Bytes:
         if start < 0:
             return 1
         size = self._ends[n + 1] - start
-        return _varint_size(size) + size
+        return varint_size(size) + size
 
     def put(self, target: memoryview, at: int, n: int) -> int:
         """Write the length of value number `n`, -1 if it is null, and the value; return where they
@@ -173,13 +173,13 @@ class BatchBuilder:
         base = self._base_timestamp if self.count else timestamp
         first, end = rows._header_ends[n], rows._header_ends[n + 1]
         # The byte is the record's attributes, all unused.
-        size = 1 + _varint_size(timestamp - base) + _varint_size(self.count)
+        size = 1 + varint_size(timestamp - base) + varint_size(self.count)
         size += rows._keys.encoded_size(n) + rows._values.encoded_size(n)
-        size += _varint_size(end - first)
+        size += varint_size(end - first)
         for header in range(first, end):
             size += rows._header_names.encoded_size(header)
             size += rows._header_values.encoded_size(header)
-        whole = self._size + _varint_size(size) + size
+        whole = self._size + varint_size(size) + size
         if self.count and whole > self._max_size:
             return False
         if whole > self._capacity:
@@ -373,16 +373,6 @@ def _int64(buffer: Any, first: int, count: int) -> memoryview:
 def _memory(buffer: Any) -> memoryview:
     """Return the bytes of Arrow's buffer; none without one."""
     return memoryview(b"" if buffer is None else buffer).cast("B")
-
-
-def _varint_size(value: int) -> int:
-    """Return the bytes of a signed integer of at most 64 bits, as `_put` writes it."""
-    left = (value << 1) ^ (value >> 63)
-    size = 1
-    while left > 127:
-        left >>= 7
-        size += 1
-    return size
 
 
 def _put(target: memoryview, at: int, value: int) -> int:

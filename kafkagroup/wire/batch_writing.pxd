@@ -14,8 +14,8 @@ cpdef put_record(
     object headers,
 )
 cdef bytes _encode_headers(object headers)
-@cython.locals(left="unsigned long long", size=int)
-cdef int _size(long long value) noexcept
+@cython.locals(left="unsigned long long", size=Py_ssize_t)
+cpdef Py_ssize_t varint_size(long long value) noexcept
 @cython.locals(left="unsigned long long")
 cdef void _put(bytearray out, long long value) except *
 cdef void _put_bytes(bytearray out, object data) except *

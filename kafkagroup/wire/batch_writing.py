@@ -26,7 +26,7 @@ from kafkagroup.wire.batch_format import (
 from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.crc import crc32c
 
-__all__ = ["NewRecord", "encode_batch", "put_record", "seal", "with_base_offset"]
+__all__ = ["NewRecord", "encode_batch", "put_record", "seal", "varint_size", "with_base_offset"]
 
 _NO_HEADERS = b"\x00"
 """The headers of a record that has none."""
@@ -103,9 +103,9 @@ def put_record(
     """Append a record; the deltas are from the first one of its batch."""
     # Its size comes first, and is not known before the headers are encoded.
     encoded_headers = _encode_headers(headers) if headers else _NO_HEADERS
-    size = 1 + _size(timestamp_delta) + _size(delta) + len(encoded_headers)
-    size += 1 if key is None else _size(len(key)) + len(key)
-    size += 1 if value is None else _size(len(value)) + len(value)
+    size = 1 + varint_size(timestamp_delta) + varint_size(delta) + len(encoded_headers)
+    size += 1 if key is None else varint_size(len(key)) + len(key)
+    size += 1 if value is None else varint_size(len(value)) + len(value)
     _put(out, size)
     out.append(0)  # the record's attributes, all unused
     _put(out, timestamp_delta)
@@ -171,8 +171,8 @@ def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: 
     return bytes(out)
 
 
-def _size(value: int) -> int:
-    """Return the number of bytes that `_put` appends."""
+def varint_size(value: int) -> int:
+    """Return the bytes of a signed integer of at most 64 bits in zigzag form."""
     left = (value << 1) ^ (value >> 63)
     size = 1
     while left > 127:
