@@ -303,19 +303,13 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         if self._has_serializers:
             encoded_key = await self._keys.encoded(key)
             encoded_value = await self._values.encoded(value)
-        deadline = 0.0
-        while True:
-            try:
-                future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
-            except BufferFullError:
-                now = anyio.current_time()
-                deadline = deadline or now + self._options.delivery_timeout
-                if now >= deadline:
-                    raise
-                await self._room.wait(deadline)
-                self._check_accepts()
-            else:
-                return await future
+        try:
+            future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
+        except BufferFullError:
+            future = await self._add_with_room(
+                topic, partition, encoded_key, encoded_value, headers, timestamp
+            )
+        return await future
 
     def send_nowait(
         self,
@@ -364,14 +358,23 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         futures = []
         for value in values:
             encoded = await self._values.encoded(value)
-            while True:
-                try:
-                    futures.append(self._add(topic, partition, None, encoded, headers, None))
-                    break
-                except BufferFullError:
-                    await self._room.wait(anyio.current_time() + self._options.delivery_timeout)
-                    self._check_accepts()
+            futures.append(
+                await self._add_with_room(topic, partition, None, encoded, headers, None)
+            )
         return await _all(futures)
+
+    async def _add_with_room(self, *record: Any) -> RecordFuture:
+        """As `_add`, but wait for room. Raises: BufferFullError if there is none within
+        `delivery_timeout_ms`; as `_check_accepts`."""
+        deadline = anyio.current_time() + self._options.delivery_timeout
+        while True:
+            try:
+                return self._add(*record)
+            except BufferFullError:
+                if anyio.current_time() >= deadline:
+                    raise
+            await self._room.wait(deadline)
+            self._check_accepts()
 
     def _add(
         self,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from kafkagroup.produce.batch import ProduceBatch
-from kafkagroup.wire.records import read_batches
+from kafkagroup.wire.batch_splitting import records_in_halves
 
 __all__ = ["split"]
 
@@ -13,19 +11,15 @@ __all__ = ["split"]
 def split(batch: ProduceBatch) -> tuple[ProduceBatch, ProduceBatch]:
     """Return two batches with the records of one that has at least two; they have moved there."""
     assert batch.data is not None
-    topic, partition = batch.tp
-    (sent,) = read_batches(memoryview(batch.data), topic=topic, partition=partition)
-    records = tuple(sent.records(0))
-    middle = len(records) // 2
+    _, parts = records_in_halves(batch.data)
     halves: list[ProduceBatch] = []
     places: list[tuple[ProduceBatch, int]] = []
-    for part in (records[:middle], records[middle:]):
+    for part in parts:
         half = ProduceBatch(batch.tp, batch.created_at, batch.deadline, part[0].timestamp)
         size = batch.size * len(part) // batch.count
-        for n, record in enumerate(part):
+        for n, (key, value, timestamp, headers) in enumerate(part):
             places.append((half, n))
-            key, value = cast("bytes | None", record.key), cast("bytes | None", record.value)
-            half.append(key, value, record.timestamp, record.headers, 0)
+            half.append(key, value, timestamp, headers, 0)
         half.size = size
         halves.append(half)
     halves[-1].size = batch.size - halves[0].size

@@ -5,17 +5,24 @@ from __future__ import annotations
 from typing import cast
 
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.records import read_batches
 
-__all__ = ["halves"]
+__all__ = ["halves", "records_in_halves"]
 
 
 def halves(batch: bytes) -> tuple[bytes, ...]:
     """Return two batches with the records of one, compressed as it is; none if it has but one
     record."""
+    codec, parts = records_in_halves(batch)
+    return tuple(encode_batch(part, codec=codec) for part in parts)
+
+
+def records_in_halves(batch: bytes) -> tuple[Codec, tuple[list[NewRecord], ...]]:
+    """Return the codec of a batch, and its records in two parts; none if it has but one record."""
     (whole,) = read_batches(batch, topic="", partition=0, check_crcs=False)
     if whole.count < 2:
-        return ()
+        return whole.codec, ()
     records = [
         NewRecord(
             cast("bytes | None", record.key),
@@ -26,6 +33,4 @@ def halves(batch: bytes) -> tuple[bytes, ...]:
         for record in whole.records()
     ]
     middle = len(records) // 2
-    return tuple(
-        encode_batch(part, codec=whole.codec) for part in (records[:middle], records[middle:])
-    )
+    return whole.codec, (records[:middle], records[middle:])

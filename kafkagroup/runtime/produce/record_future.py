@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import Any, cast
 
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.produce.batch import ProduceBatch
@@ -49,10 +49,8 @@ class RecordFuture:
             if self._batch.has_ended:
                 break
             batch = self._batch
-            if batch.waiters is None:
-                batch.waiters = OneShotEvent()
             try:
-                await batch.waiters.wait()  # type: ignore[attr-defined]
+                await _end_of(batch).wait()
             except BaseException:
                 self._is_read = False
                 batch.read_count -= 1
@@ -72,6 +70,11 @@ class RecordFuture:
 async def wait_ended(batch: ProduceBatch) -> None:
     """Wait until the records of a batch have ended, or moved to other batches."""
     if not batch.has_ended:
-        if batch.waiters is None:
-            batch.waiters = OneShotEvent()
-        await batch.waiters.wait()  # type: ignore[attr-defined]
+        await _end_of(batch).wait()
+
+
+def _end_of(batch: ProduceBatch) -> OneShotEvent:
+    """Return the event that is set when the records of a batch have ended, or moved."""
+    if batch.waiters is None:
+        batch.waiters = OneShotEvent()
+    return cast(OneShotEvent, batch.waiters)
