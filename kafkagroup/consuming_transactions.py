@@ -112,8 +112,8 @@ class ConsumingTransaction(
     and its transaction aborted.
 
     If the group takes partitions away meanwhile, the transaction is aborted, a warning is logged,
-    and the iteration goes on: their next owner has the records. Every other failure is raised, as
-    `Transaction` says, after the consumer has returned to where the transaction began.
+    and the iteration continues: their next owner gets the records. Every other failure is raised,
+    as `Transaction` says, after the consumer has returned to where the transaction began.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class ConsumingTransaction(
 
 
 def _is_rebalance(error: BaseException | None) -> bool:
-    """Whether a member has lost partitions, or its generation: their next owner goes on."""
+    """Whether a member has lost partitions, or its generation: their next owner continues."""
     if isinstance(error, TransactionAbortedError):
         error = error.why
     return isinstance(error, CommitFailedError)

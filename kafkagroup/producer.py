@@ -212,7 +212,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._error: Exception | None = None
         """Why the producer accepts no records: it failed."""
         self._unread: NotWrittenError | None = None
-        """The failures that nobody has awaited, when it is closed."""
+        """The failures that were not awaited, when it is closed."""
         self._has_serializers = bool(options.key_serializer or options.value_serializer)
         self._accepting_thread: int | None = None
         """The thread of the loop, while the producer accepts records; else None."""
@@ -581,7 +581,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Wait until every record that was accepted so far is written, or has failed: at most
         `delivery_timeout_ms`. What lingers is sent at once.
 
-        Raises: NotWrittenError for failures that nobody has awaited, with their number, once.
+        Raises: NotWrittenError for failures that were not awaited, with their number, once.
         """
         self._check_open()
         assert self._sender is not None

@@ -67,7 +67,7 @@ class ProduceBatch:
         self.is_failure_noted = False
         """Whether the failure is counted, and kept for those who have not read it."""
         self.read_count = 0
-        """The number of records whose outcome somebody has asked for."""
+        """The number of records whose outcome the application has awaited, or awaits."""
         self.moved: Sequence[tuple[ProduceBatch, int]] | None = None
         """For each record the batch to which it moved, and its index there."""
         self.waiters: Waiters | None = None

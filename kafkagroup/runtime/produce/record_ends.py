@@ -1,5 +1,5 @@
 """What happens when records end: their memory is released, a transaction learns of a failure, and
-failures that nobody awaits are kept for `flush()` and the close."""
+failures that the application does not await are kept for `flush()` and the close."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RecordEnds:
             self.on_room()
 
     def note_failure(self, batch: ProduceBatch) -> None:
-        """Keep the failure of a batch, if it has failed, until somebody has read it."""
+        """Keep the failure of a batch, if it has failed, until the application has read it."""
         if batch.error is None or batch.is_failure_noted:
             return
         batch.is_failure_noted = True
@@ -82,15 +82,15 @@ class RecordEnds:
         batch.fail(error)
         self.note_end(batch)
 
-    # ------------------------------------------------------------ failures that nobody has read
+    # ------------------------------------------------------------ unread failures
 
     def forget_unread(self) -> None:
-        """Forget the failures that nobody has read: the transaction has reported them."""
+        """Forget the unread failures: the transaction has reported them."""
         self._unread.clear()
         self._unread_count = 0
 
     def raise_unread(self) -> None:
-        """Raises: NotWrittenError for the failures that nobody has read, once."""
+        """Raises: NotWrittenError for the unread failures, once."""
         unread = [batch for batch in self._unread if batch.read_count < batch.count]
         count = sum(batch.count - batch.read_count for batch in unread) + self._unread_count
         self.forget_unread()

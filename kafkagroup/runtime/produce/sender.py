@@ -483,7 +483,7 @@ class Sender:
             await self._responded.wait()
 
     async def flush(self) -> None:
-        """As `wait_all`. Raises: NotWrittenError for failures that nobody has read."""
+        """As `wait_all`. Raises: NotWrittenError for unread failures."""
         await self.wait_all()
         self.ends.raise_unread()
 
