@@ -9,16 +9,17 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import anyio
 import attrs
+import conftest  # noqa: F401  # without it a thread looks up the names of brokers
 import pytest
-import trio.testing
-from conftest import VirtualLoop
 from memory_network import Network
 
 from kafkagroup import Consumer, Producer
 from kafkagroup.errors import BufferFullError, ErrorCode, KafkaGroupError, NotWrittenError
+from kafkagroup.runtime.consume import engine
 from kafkagroup.runtime.produce.record_future import RecordFuture
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Fault, Late, Swallow
@@ -32,6 +33,7 @@ from kafkagroup.wire.messages.transactions import (
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
+from verification.sim.loop import run_virtual
 
 __all__ = ["Violation", "run"]
 
@@ -320,6 +322,7 @@ async def simulate(seed: int) -> Mapping[str, int]:
     kafka = EmbeddedKafka(partitions, nodes=NODES, listen=False, settings=settings, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(anyio, "connect_tcp", network.connect_tcp)
+        patch.setattr(engine, "uuid4", lambda: UUID(int=random.getrandbits(128)))
         async with network, kafka:
             network.serve_embedded(kafka, NODES)
             kafka.set_transaction_version(chosen.choice((0, 1, 2, 2)))
@@ -358,9 +361,5 @@ async def simulate(seed: int) -> Mapping[str, int]:
 def run(seed: int) -> Mapping[str, int]:
     """Run one seed on the loop that it chooses. Raises: Violation, and what a client must not."""
     logging.disable(logging.CRITICAL)
-    random.seed(seed)  # of which clients draw their pauses
-    if seed % 4 == 3:
-        clock = trio.testing.MockClock(autojump_threshold=0)
-        return anyio.run(simulate, seed, backend="trio", backend_options={"clock": clock})
-    options = {"loop_factory": VirtualLoop}
-    return anyio.run(simulate, seed, backend_options=options)
+    backend = "trio" if seed % 4 == 3 else "asyncio"
+    return run_virtual(lambda _: simulate(seed), backend=backend, seed=seed)
