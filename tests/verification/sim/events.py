@@ -174,7 +174,7 @@ class Absent(OfMember):
 @attrs.frozen(kw_only=True)
 class Polling(OfMember):
     """The application waits in the client for records, until the member's next `Delivered`,
-    `Cancelling`, `Absent` or `Closing`."""
+    `Raised`, `Cancelling`, `Absent` or `Closing`."""
 
 
 @attrs.frozen(kw_only=True)

@@ -132,6 +132,8 @@ class Process:
         self._paused: set[TopicPartition] = set()
         """The partitions that the application has paused, whatever the client reports."""
         self._absent = False
+        self._has_raised = False
+        """Whether a call has raised since the application last asked for records."""
         self._is_open = False
         self._idle = 0.0
         """How long the next call for records waits, if it is to be a long wait."""
@@ -291,8 +293,8 @@ class Process:
                 await self._obey(self._orders.pop(0))
                 continue
             try:
-                if self._idle or self._absent:
-                    self._absent = False
+                if self._idle or self._absent or self._has_raised:
+                    self._absent = self._has_raised = False
                     if self._idle and (more := self.consumer.assignment() - self._paused):
                         self._pause(*sorted(more))  # assigned by a rebalance in the meantime
                     self._record_event(Polling)
@@ -426,6 +428,7 @@ class Process:
         named = _PARTITION.search(str(error)) if isinstance(error, BrokerError) else None
         tp = None if named is None else TopicPartition(named[1], int(named[2]))
         self._record_event(Raised, error=_name(error), partition=tp)
+        self._has_raised = True
 
     async def _do_subscribe(self, action: PlannedAction) -> None:
         topics = action.code.split(",")
@@ -454,9 +457,9 @@ class Process:
                 self._seek(tp, offset)
                 self._uncommitted += 1  # commits the new position even without further records
 
-    def _start_over(self, error: Exception, partitions: Iterable[TopicPartition]) -> None:
+    def _start_over(self, error: KafkaGroupError, partitions: Iterable[TopicPartition]) -> None:
         """Seek to the log's start, which no log loses here: processed records come again."""
-        self._record_event(Raised, error=_name(error))
+        self._raised(error)
         for tp in sorted(self.consumer.assignment().intersection(partitions)):
             self._seek(tp, 0)
             self._uncommitted += 1

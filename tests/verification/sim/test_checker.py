@@ -1210,6 +1210,17 @@ def test_l1_no_delivery_is_expected_while_the_application_is_away_paused_or_froz
     assert broken(rejoining(of(Frozen), 0.5, of(Thawed), delivers(1))) == []
 
 
+def test_l1_no_delivery_is_expected_between_an_error_and_the_next_poll():
+    """An application waits for a second after a refused login. A record that arrived meanwhile was
+    counted as waiting, though it was delivered as soon as the application polled."""
+    refused = request("SaslAuthenticate", connection=2, error="SASL_AUTHENTICATION_FAILED")
+    raised = [refused, of(Raised, error="AuthenticationError")]
+    assert broken(rejoining(raised, 0.5, delivers(1))) == []
+    assert broken(rejoining(raised, 0.5, of(Polling), delivers(1))) == []
+    assert broken(rejoining(raised, 0.5, of(Polling), 0.5, delivers(1))) == ["L1"]
+    assert broken(rejoining(0.5, raised)) == ["L1"]
+
+
 def test_l1_no_delivery_is_expected_of_a_topic_that_the_application_has_unsubscribed():
     assert broken(rejoining(of(Subscribing, topics=("other",)), 0.5, delivers(1))) == []
     assert broken(rejoining(of(Subscribing, topics=(T0.topic,)), 0.5, delivers(1))) == ["L1"]

@@ -25,7 +25,9 @@ from ..events import (
     Lost,
     OfMember,
     Paused,
+    Polling,
     Processed,
+    Raised,
     Sent,
     Sought,
     Truncated,
@@ -74,8 +76,10 @@ class Gaps:
             Committing: self._committing,
             Committed: self._back,
             Processed: self._processed,
-            Delivered: self._delivered,
-            Closing: self._closing,
+            Polling: self._polling,
+            Delivered: self._returned,
+            Raised: self._returned,
+            Closing: self._returned,
         }
 
     @property
@@ -173,21 +177,21 @@ class Gaps:
         window.waiting_since = event.time
         window.commits_before_wait.clear()
 
-    def _delivered(self, number: int, event: Delivered) -> None:
-        run, window = self._of(event.member)
-        self._close(number, event, run, window)
-        window.waiting_since = None
+    def _polling(self, number: int, event: Polling) -> None:
+        _, window = self._of(event.member)
+        window.waiting_since = event.time
         window.commits_before_wait.clear()
 
-    def _closing(self, number: int, event: Closing) -> None:
+    def _returned(self, number: int, event: Delivered | Raised | Closing) -> None:
+        """The application waits no more: after an error, too, it may do other work first."""
         run, window = self._of(event.member)
         self._close(number, event, run, window)
         window.waiting_since = None
         window.commits_before_wait.clear()
 
     def _close(self, number: int, event: OfMember, run: MemberRun, window: _Window) -> None:
-        """Measure the gap when the application gets something or closes the client, or when the
-        rebalance ends."""
+        """Measure the gap when the application gets a record or an error or closes the client, or
+        when the rebalance ends."""
         if window.rejoining is None or window.waiting_since is None:
             return
         since, by = window.rejoining
