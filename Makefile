@@ -77,9 +77,10 @@ test-wire: .venv/compiled.stamp
 test-wire-%: .venv/compiled.stamp
 	$(BIN)/python tests/try_pythons.py $*
 
-soak: .venv/compiled.stamp ## a million records, and a pipeline where all fails; SEED=n; BROKER=host:port: the first only
+soak: .venv/compiled.stamp ## a million records, a pipeline where all fails, and one that is exactly once under kills, 50 minutes; SEED=n; BROKER=host:port: the first only
 	$(BIN)/python tests/verification/soak/run.py $(BROKER)
 	$(if $(BROKER),,$(BIN)/python tests/verification/soak/pipeline.py $(if $(SEED),--seed $(SEED)))
+	$(if $(BROKER),,$(BIN)/python tests/verification/soak/exactly_once.py $(if $(SEED),--seed $(SEED)))
 
 test-brokers: .venv/compiled.stamp ## the promise "from 2.4 on": Apache Kafka 2.4.1 and 3.9.1
 	$(BIN)/python tests/parts.py brokers

@@ -66,27 +66,46 @@ def test_without_a_usable_python_the_message_says_what_is_missing(tmp_path: Path
     )
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
-def test_a_target_makes_what_it_needs_from_nothing(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "Makefile", tmp_path)
+def dry_run(home: Path, *words: str) -> list[str]:
+    """Return the commands that a target would run where nothing is made yet."""
+    shutil.copy(ROOT / "Makefile", home)
     for name in ("pyproject.toml", "constraints.txt", "setup.py"):
-        (tmp_path / name).touch()
-    variables = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+        (home / name).touch()
     done = subprocess.run(
-        ["make", "--dry-run", "bench", "PYTHON=python9"],
-        cwd=tmp_path,
-        env=variables,
+        ["make", "--dry-run", *words],
+        cwd=home,
+        env={name: value for name, value in os.environ.items() if "MAKE" not in name},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert [line for line in done.stdout.splitlines() if "tests" in line or "setup" in line] == [
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_a_target_makes_what_it_needs_from_nothing(tmp_path: Path) -> None:
+    commands = dry_run(tmp_path, "bench", "PYTHON=python9")
+    assert [line for line in commands if "tests" in line or "setup" in line] == [
         'python=$(sh tests/usable_python.sh python9) && "$python" -m venv .venv',
         ".venv/bin/python tests/environments.py check",
         ".venv/bin/python setup.py --quiet build_ext --inplace",
         ".venv/bin/python tests/environments.py bench",
         ".venv/bin/python -m tests.bench --preset small",
     ]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_the_soak_has_three_parts_of_which_one_needs_no_cluster(tmp_path: Path) -> None:
+    folder = ".venv/bin/python tests/verification/soak"
+    whole = [line for line in dry_run(tmp_path, "soak", "SEED=7") if folder in line]
+    assert [line.removeprefix(f"{folder}/").strip() for line in whole] == [
+        "run.py",
+        "pipeline.py --seed 7",
+        "exactly_once.py --seed 7",
+    ]
+    first = [line for line in dry_run(tmp_path, "soak", "BROKER=kafka:9092") if folder in line]
+    assert first == [f"{folder}/run.py kafka:9092"]
+    assert all((ROOT / line.split()[1]).exists() for line in whole)
 
 
 def test_every_environment_of_the_makefile_is_in_the_table() -> None:
