@@ -34,7 +34,6 @@ async def main(words: Sequence[str] | None = None) -> None:
         Producer(
             bootstrap_servers=asked.broker,
             transactional_id=f"{asked.group}-{asked.replica}",
-            transaction_timeout_ms=10_000,
         ) as producer,
         Consumer(
             asked.source,

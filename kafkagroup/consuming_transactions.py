@@ -22,6 +22,7 @@ from kafkagroup.errors import (
     CommitFailedError,
     ConfigurationError,
     KafkaGroupError,
+    RequestTimeoutError,
     TransactionAbortedError,
 )
 from kafkagroup.transaction import Transaction, TransactionalProducer
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["ConsumingTransaction", "ConsumingTransactions"]
 
 logger = logging.getLogger(__name__)
-
-_OWN_PART = 0.8
-"""The part of `transaction_timeout_ms` after which the client aborts: the coordinator would fence
-it at the end."""
 
 
 class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
@@ -108,13 +105,16 @@ class ConsumingTransaction(
 
     `async with tx as records` begins it, and has its records in the order of each partition; the
     block can `tx.send`, `tx.send_nowait` and `tx.send_many`. Its end commits the records written
-    and the offsets. A block that takes longer than 0.8 of `transaction_timeout_ms` is cancelled,
-    and its transaction aborted.
+    and the offsets. A block that takes longer than 0.8 of `transaction_timeout_ms`, here 10,000 by
+    default, is cancelled, and its transaction aborted.
 
-    If the group takes partitions away meanwhile, the transaction is aborted, a warning is logged,
-    and the iteration continues: their next owner gets the records. Every other failure is raised,
-    as `Transaction` says, after the consumer has returned to where the transaction began.
+    If the group takes partitions away meanwhile, or the brokers have not acknowledged all in that
+    time, the transaction is aborted, a warning is logged, and the iteration continues: this
+    consumer, or the next owner, gets the records again. Every other failure is raised, as
+    `Transaction` says, after the consumer has returned to where the transaction began.
     """
+
+    _default_timeout = 10.0
 
     def __init__(
         self, producer: TransactionalProducer[K_contra, V_contra], consumer: Consumer[K_co, V_co]
@@ -149,8 +149,7 @@ class ConsumingTransaction(
             held.is_held = False
             self._rewind()
             raise
-        timeout = self._producer._options.transaction_timeout * _OWN_PART
-        self._scope.deadline = anyio.current_time() + timeout
+        self._scope.deadline = self._producer._transaction_deadline
         self._scope.__enter__()
         return self._records
 
@@ -161,21 +160,18 @@ class ConsumingTransaction(
         traceback: TracebackType | None,
     ) -> bool:
         self._scope.__exit__(exc_type, exc_value, traceback)
-        is_late = self._scope.cancelled_caught
-        cause = exc_value
-        if is_late:
-            cause = TransactionAbortedError(_too_long(self._producer._options.transaction_timeout))
+        late = None
+        if self._scope.cancelled_caught:
+            late = TransactionAbortedError(self._producer._late())
         try:
-            await self._producer._shielded(partial(self._end, cause))
+            await self._producer._shielded(partial(self._end, late or exc_value))
+            if late is not None:
+                raise late
         except BaseException as error:
-            if not _is_rebalance(error):
+            if not _is_repeated(error):
                 raise
-            logger.warning(
-                "a transaction was aborted, as its records have another owner: %s", error
-            )
-        if is_late and cause is not None:
-            raise cause
-        return False
+            logger.warning("a transaction is aborted, and its records come again: %s", error)
+        return late is not None
 
     async def _end(self, cause: BaseException | None) -> None:
         """Commit, or abort because of `cause`; then release the records, or return to them."""
@@ -211,15 +207,9 @@ class ConsumingTransaction(
                 self._consumer.seek(tp, start)
 
 
-def _is_rebalance(error: BaseException | None) -> bool:
-    """Whether a member has lost partitions, or its generation: their next owner continues."""
+def _is_repeated(error: BaseException | None) -> bool:
+    """Whether the iteration continues: a member has lost partitions, or its generation, or brokers
+    have not answered in time."""
     if isinstance(error, TransactionAbortedError):
         error = error.why
-    return isinstance(error, CommitFailedError)
-
-
-def _too_long(timeout: float) -> KafkaGroupError:
-    return KafkaGroupError(
-        f"the block took longer than {timeout * _OWN_PART:g} s, {_OWN_PART} of"
-        f" transaction_timeout_ms={timeout * 1000:g}"
-    )
+    return isinstance(error, CommitFailedError | RequestTimeoutError)

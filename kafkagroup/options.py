@@ -627,10 +627,12 @@ class ProducerOptions(CommonOptions):
         "makes the producer transactional: records are written in a `transaction()`. The id is that"
         " of one writer over its restarts: a producer that starts with it fences the ones before",
     )
-    transaction_timeout: float = milliseconds(
+    transaction_timeout: float | None = milliseconds(
         1,
-        60_000,
-        "when the coordinator aborts a transaction that is still open, as of a producer that died",
+        None,
+        "when the coordinator aborts a transaction that is still open, as of a producer that died,"
+        " and up to then it holds up who reads its partitions. The client aborts after 0.8 of it."
+        " `None`: 60,000, and 10,000 in `transactions()`",
     )
     acks: int = option(
         "Literal['all', 0, 1, -1]",

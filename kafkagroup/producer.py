@@ -97,7 +97,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         key_serializer: Serializer[K_contra] | None = None,
         value_serializer: Serializer[V_contra] | None = None,
         transactional_id: str | None = None,
-        transaction_timeout_ms: int = 60_000,
+        transaction_timeout_ms: int | None = None,
         enable_idempotence: bool = True,
         acks: Literal["all", 0, 1, -1] = "all",
         compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none",
@@ -134,7 +134,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 `transaction()`. The id is that of one writer over its restarts: a producer that
                 starts with it fences the ones before. Default `None`.
             transaction_timeout_ms: When the coordinator aborts a transaction that is still open, as
-                of a producer that died. In milliseconds; default 60,000.
+                of a producer that died, and up to then it holds up who reads its partitions. The
+                client aborts after 0.8 of it. `None`: 60,000, and 10,000 in `transactions()`. In
+                milliseconds.
             enable_idempotence: Whether brokers refuse what is sent twice, and what is out of order;
                 needs `acks='all'`. Without it a retry may write a record twice, and one batch of a
                 partition is in flight. Default `True`; Kafka's `enable.idempotence`.
@@ -244,7 +246,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 cluster,
                 tasks,
                 options.transactional_id,
-                timeout_ms=round(options.transaction_timeout * 1000),
+                timeout_ms=round(
+                    1000 * (options.transaction_timeout or Transaction._default_timeout)
+                ),
             )
             await self._transactions.initialize(anyio.current_time() + options.delivery_timeout)
         self._sender = Sender(
@@ -448,7 +452,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         assert self._sender is not None
         return self._transactions, self._sender
 
-    async def _begin(self, transaction: Transaction[K_contra, V_contra]) -> None:
+    async def _begin(self, transaction: Transaction[K_contra, V_contra], timeout: float) -> None:
         manager, sender = self._begun()
         if self._open_transaction is not None:
             raise IllegalStateError("a transaction of this producer is open; end it first")
@@ -462,7 +466,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 if scope.cancelled_caught:
                     raise RequestTimeoutError(_NOT_DRAINED)
                 sender.ends.forget_unread()
-                await manager.begin(deadline)
+                await manager.begin(deadline, timeout_ms=round(1000 * timeout))
         except BaseException:
             self._open_transaction = None
             raise
@@ -470,6 +474,17 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         assert self._identities is not None
         self._identities.current = ProducerIdentity(*manager.identity)
         self._accepting_thread = get_ident()
+
+    @property
+    def _transaction_deadline(self) -> float:
+        return self._parts()[0].own_deadline
+
+    def _late(self) -> KafkaGroupError:
+        """Return why a transaction is aborted that is still open at its deadline."""
+        within = self._parts()[0].own_timeout
+        if self._accumulator.used:
+            return RequestTimeoutError(f"records were not acknowledged within {within}")
+        return KafkaGroupError(f"the block took longer than {within}")
 
     def _raise_if_failed(self) -> None:
         """Raises: TransactionAbortedError when the open transaction cannot commit; what has ended
@@ -501,6 +516,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         )
         offsets = {commit.tp: commit.offset for commit in commits}
         deadline = anyio.current_time() + self._options.delivery_timeout
+        deadline = min(deadline, manager.own_deadline)
         await manager.send_offsets(group, offsets, deadline)
         self._on_commit.append(partial(committer.acknowledge, commits))
 
@@ -540,7 +556,10 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         manager, sender = self._parts()
         self._accepting_thread = None
         try:
-            await sender.wait_all()
+            with anyio.move_on_at(manager.own_deadline) as scope:
+                await sender.wait_all()
+            if scope.cancelled_caught:
+                raise TransactionAbortedError(self._late())
             await manager.commit(anyio.current_time() + self._options.delivery_timeout)
             for done in self._on_commit:
                 done()

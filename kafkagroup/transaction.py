@@ -30,11 +30,16 @@ class TransactionalProducer(Protocol[K_contra, V_contra]):
     def _options(self) -> ProducerOptions: ...
 
     @property
+    def _transaction_deadline(self) -> float: ...
+
+    def _late(self) -> KafkaGroupError: ...
+
+    @property
     def _open_transaction(self) -> object: ...
 
     async def _shielded(self, work: Callable[[], Awaitable[None]]) -> None: ...
 
-    async def _begin(self, transaction: Any) -> None: ...
+    async def _begin(self, transaction: Any, timeout: float) -> None: ...
 
     async def _commit(self) -> None: ...
 
@@ -86,7 +91,9 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
 
     The block commits at its end, and aborts if it raises or is cancelled before. Both are shielded
     from cancellation. A record that was not written aborts, even if nobody has awaited it: the
-    block then raises TransactionAbortedError, whose `why` is the record's error.
+    block then raises TransactionAbortedError, whose `why` is the record's error; or a
+    RequestTimeoutError, when 0.8 of `transaction_timeout_ms` have passed since the beginning, and
+    records or offsets are not acknowledged yet.
 
     The block also raises TransactionOutcomeUnknownError, if the coordinator has not responded to
     the commit within `delivery_timeout_ms`; ProducerFencedError, when another producer has begun
@@ -94,6 +101,8 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
     """
 
     _hot_methods = frozenset(("send_nowait",))
+    _default_timeout = 60.0
+    """Seconds, without `transaction_timeout_ms`."""
 
     def __init__(self, producer: TransactionalProducer[K_contra, V_contra]) -> None:
         self._producer = producer
@@ -101,7 +110,8 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
 
     async def __aenter__(self) -> Self:
         """Begin. Waits until the last transaction has ended for certain."""
-        await self._producer._begin(self)
+        timeout = self._producer._options.transaction_timeout or self._default_timeout
+        await self._producer._begin(self, timeout)
         self._is_open = True
         return self
 

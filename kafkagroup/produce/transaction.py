@@ -137,8 +137,8 @@ class _Step:
             case InitializeRequested(call=call):
                 if self._begin_call(Call(call, CallKind.INITIALIZE), Phase.UNINITIALIZED):
                     self._initialize()
-            case BeginRequested(call=call, version=version):
-                self._on_begin(Call(call, CallKind.BEGIN, version))
+            case BeginRequested(call=call, version=version, timeout_ms=timeout_ms):
+                self._on_begin(Call(call, CallKind.BEGIN, version, timeout_ms))
             case PartitionsRequested(number=number, partitions=partitions):
                 if self._is_open(number):
                     self._add(partitions)
@@ -305,8 +305,10 @@ class _Step:
         # which the markers are still being written.
         is_upgrade = call.version >= ENDS_EPOCH and not self.state.ends_epoch
         is_upgrade = is_upgrade and self.state.is_epoch_used
-        self._set(version=call.version)
-        if self.state.needs_epoch or is_upgrade:
+        timeout_ms = call.timeout_ms or self.state.timeout_ms
+        is_other_timeout = timeout_ms != self.state.timeout_ms
+        self._set(version=call.version, timeout_ms=timeout_ms)
+        if self.state.needs_epoch or is_upgrade or is_other_timeout:
             self._initialize()
         else:
             self._open()
@@ -885,8 +887,9 @@ def _no_next_epoch(error: KafkaGroupError) -> KafkaGroupError:
     if not isinstance(error, UnsupportedVersionError):
         return error
     return UnsupportedVersionError(
-        "a request of an earlier transaction got no response, so the next one needs another epoch,"
-        f" which brokers before 2.5 do not give: create a new producer: {error}"
+        "the next transaction needs another epoch, which brokers before 2.5 do not give: a request"
+        " of an earlier one got no response, or its timeout differs; create a new producer:"
+        f" {error}"
     )
 
 

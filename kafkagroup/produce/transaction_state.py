@@ -118,6 +118,8 @@ class Call:
     kind: CallKind
     version: int = 0
     """The `transaction.version` of the transaction to begin."""
+    timeout_ms: int | None = None
+    """Its timeout; None: as the last one."""
 
 
 @frozen
@@ -157,7 +159,7 @@ class Transactions:
 
     transactional_id: str
     timeout_ms: int
-    """After which the coordinator aborts an open transaction."""
+    """After which the coordinator aborts an open transaction. It learns that with an epoch."""
     phase: Phase = Phase.UNINITIALIZED
     producer_id: int = -1
     epoch: int = -1

@@ -77,6 +77,9 @@ class BeginRequested(BaseEvent):
     call: int
     version: int
     """The finalized `transaction.version`: 0, 1, or 2 (KIP-890)."""
+    timeout_ms: int | None = None
+    """After which the coordinator aborts the transaction if it is still open; None: as the last
+    one."""
 
 
 @frozen(kw_only=True)

@@ -423,6 +423,20 @@ def test_version_2_begins_in_an_epoch_of_its_own() -> None:
     assert (run.state.epoch, run.state.version) == (4, 2)
 
 
+@VERSIONS
+def test_another_timeout_comes_with_another_epoch(version: int) -> None:
+    run = ready(version)
+    told = []
+    for timeout_ms in (60_000, 10_000, None, 10_000, 60_000):
+        begun = run.call(BeginRequested, version=version, timeout_ms=timeout_ms)
+        if begun not in run.ended:
+            told.append(run.sends[-1].request.transaction_timeout_ms)
+            run.answer(producer_epoch=run.state.epoch + 1)
+        assert run.ended[begun] is None
+        run.call(AbortRequested)
+    assert told == [10_000, 60_000]
+
+
 def test_version_2_begins_in_an_unused_epoch() -> None:
     run = ready(1)
     run.state = attrs.evolve(run.state, is_epoch_used=False)
@@ -459,7 +473,7 @@ def test_a_broker_without_epochs_for_owners_ends_the_producer() -> None:
     call = run.call(BeginRequested, version=0)
     run.refuse(UnsupportedVersionError("InitProducerId 3"))
     assert run.at(Phase.FATAL)
-    words = "brokers before 2.5 do not give: create a new producer: InitProducerId 3"
+    words = "or its timeout differs; create a new producer: InitProducerId 3"
     assert Like(UnsupportedVersionError, words) == run.ended[call]
 
 

@@ -67,6 +67,9 @@ _FEATURES_TIMEOUT = 1.0
 """Seconds to wait for the finalized features. Without a response the last known ones count: brokers
 accept requests of an earlier version."""
 
+_OWN_PART = 0.8
+"""The part of a transaction's timeout after which the client aborts it."""
+
 MARKER_PAUSE = 0.02
 """Seconds before the first retry while the markers of the last transaction are being written, as in
 the Java client."""
@@ -127,6 +130,18 @@ class TransactionManager:
         return self._state.number
 
     @property
+    def own_deadline(self) -> float:
+        """When the client aborts the open transaction: later the coordinator would, and would fence
+        the producer."""
+        return self._state.begun_at + _OWN_PART * self._state.timeout_ms / 1000
+
+    @property
+    def own_timeout(self) -> str:
+        """The time until then, for an error's text."""
+        ms = self._state.timeout_ms
+        return f"{ms * _OWN_PART / 1000:g} s, {_OWN_PART} of transaction_timeout_ms={ms}"
+
+    @property
     def is_open(self) -> bool:
         """Whether records may be added: a transaction has begun, and nothing has failed."""
         return self._state.is_open
@@ -166,9 +181,10 @@ class TransactionManager:
         """
         await self._call(InitializeRequested, deadline)
 
-    async def begin(self, deadline: float) -> None:
+    async def begin(self, deadline: float, *, timeout_ms: int | None = None) -> None:
         """Begin a transaction, once the last one has ended for certain; in another epoch if
-        requests of an earlier one may still be executed.
+        requests of an earlier one may still be executed, or for another timeout. `timeout_ms`: when
+        the coordinator aborts it; None: as the last one.
 
         Raises: what has ended the producer; RequestTimeoutError at the deadline, or
         TransactionOutcomeUnknownError while the last commit has no response: the call may be
@@ -179,7 +195,7 @@ class TransactionManager:
             version = await self._transaction_version(deadline)
         number = self._state.number
         try:
-            await self._call(BeginRequested, deadline, version=version)
+            await self._call(BeginRequested, deadline, version=version, timeout_ms=timeout_ms)
         except BaseException:
             # It was cancelled while the response with the epoch was on its way to this task.
             if self._state.is_open and self._state.number != number:

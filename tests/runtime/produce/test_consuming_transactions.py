@@ -11,6 +11,7 @@ from runtime.produce.logs import SERVERS, cluster
 from runtime.produce.test_transaction_blocks import TRANSACTIONAL, visible
 
 from kafkagroup import Consumer, Producer
+from kafkagroup.admin import Admin
 from kafkagroup.errors import ConfigurationError, ErrorCode, TransactionAbortedError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Close, Delay
@@ -151,7 +152,7 @@ async def test_a_block_that_takes_too_long_is_aborted_here() -> None:
     async with (
         cluster(topics={"in": 1, "t": 1}) as kafka,
         consumer() as reader,
-        Producer(**TRANSACTIONAL, transaction_timeout_ms=10_000) as producer,
+        Producer(**TRANSACTIONAL) as producer,
     ):
         kafka.produce("in", numbers(1))
         with pytest.raises(TransactionAbortedError, match="took longer than 8 s"):
@@ -164,6 +165,74 @@ async def test_a_block_that_takes_too_long_is_aborted_here() -> None:
                 tx.send_nowait("t", records[0].value)
             break
         assert await visible(kafka) == numbers(1)
+
+
+async def test_its_transactions_time_out_earlier_unless_a_timeout_is_given() -> None:
+    async def timeouts(**options: Any) -> list[int]:
+        found: list[int] = []
+        async with (
+            cluster(topics={"in": 1, "t": 1}) as kafka,
+            consumer() as reader,
+            Producer(**TRANSACTIONAL | options) as producer,
+            Admin(**SERVERS) as admin,
+        ):
+
+            async def note() -> None:
+                found.append(round((await admin.describe_transactions(["tx"]))["tx"].timeout))
+
+            await note()
+            kafka.produce("in", numbers(1))
+            async for tx in producer.transactions(reader):
+                async with tx as records:
+                    await tx.send("t", records[0].value)
+                    await note()
+                break
+            async with producer.transaction() as tx_:
+                await tx_.send("t", b"plain")
+                await note()
+        return found
+
+    assert await timeouts() == [60, 10, 60]
+    assert await timeouts(transaction_timeout_ms=20_000) == [20, 20, 20]
+
+
+@pytest.mark.parametrize("is_awaited", [False, True], ids=["at the end", "in the block"])
+@pytest.mark.parametrize("version", [0, 1, 2], ids="TV{}".format)
+async def test_a_leader_that_is_away_for_longer_than_a_transaction(
+    version: int, is_awaited: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator would abort it, and fence the producer."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.set_transaction_version(version)
+        kafka.produce("in", numbers(10))
+        away = kafka.fail(ProduceRequest, ErrorCode.NOT_ENOUGH_REPLICAS, times=None)
+
+        async def heal() -> None:
+            await anyio.sleep(35)
+            away.stop()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(heal)
+            attempts = 0
+            async for tx in producer.transactions(reader):
+                async with tx as records:
+                    attempts += 1
+                    assert [record.value for record in records] == numbers(10)
+                    for record in records:
+                        future = tx.send_nowait("t", record.value)
+                    if is_awaited:
+                        await future
+                if kafka.committed("g", "in") == {0: 10}:
+                    break
+        assert attempts in (5, 6)
+        assert "records were not acknowledged within 8 s, 0.8 of transaction_timeout_ms=10000" in (
+            caplog.text
+        )
+        assert await visible(kafka) == numbers(10)
 
 
 async def test_it_ends_when_the_consumer_is_stopped() -> None:

@@ -147,6 +147,24 @@ async def test_an_expired_record_aborts_and_the_next_transaction_works(version: 
         assert await visible(kafka) == [b"first", b"0", b"1", b"2"]
 
 
+async def test_what_is_not_acknowledged_in_time_is_aborted_before_the_coordinator_does(
+    version: int,
+) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as producer:
+            away = kafka.fail(ProduceRequest, ErrorCode.NOT_ENOUGH_REPLICAS, times=None)
+            began = anyio.current_time()
+            with pytest.raises(TransactionAbortedError, match="not acknowledged within 48 s"):
+                async with producer.transaction() as tx:
+                    tx.send_nowait("t", b"aborted")
+            assert 48 <= anyio.current_time() - began < 50
+            away.stop()
+            async with producer.transaction() as tx:
+                await tx.send("t", b"written")
+        assert await visible(kafka) == [b"written"]
+
+
 async def test_what_an_abort_leaves_in_flight_is_not_written_in_the_next(version: int) -> None:
     network = Network()
     async with cluster(2, network=network) as kafka:
