@@ -109,8 +109,8 @@ class Change:
                 ]
                 for kind in _LABELS
             },
-            "taken_up": {member: by_topic(tps) for member, tps in self.gained.items()},
-            "let_go": {member: by_topic(tps) for member, tps in self.lost.items()},
+            "gained": {member: by_topic(tps) for member, tps in self.gained.items()},
+            "lost": {member: by_topic(tps) for member, tps in self.lost.items()},
         }
 
     @property

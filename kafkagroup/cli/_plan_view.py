@@ -180,7 +180,7 @@ def value_of(plan: Plan) -> dict[str, object]:
             for c in plan.void_claims
         ],
         "rounds": [
-            {"let_go": _by_member(one.let_go), "taken_up": _by_member(one.taken_up)}
+            {"revoked": _by_member(one.revoked), "assigned": _by_member(one.assigned)}
             for one in plan.rounds
         ],
         "paused": by_topic(plan.paused),

@@ -98,8 +98,8 @@ def test_the_plan_of_a_member_joining_a_cooperative_group() -> None:
         ),
         void_claims=(),
         rounds=(
-            Round(let_go={"x": tps("a2")}, taken_up={}),
-            Round(let_go={}, taken_up={"y": tps("a2")}),
+            Round(revoked={"x": tps("a2")}, assigned={}),
+            Round(revoked={}, assigned={"y": tps("a2")}),
         ),
         settled=True,
         kept=2,
@@ -115,8 +115,8 @@ def test_an_eager_group_revokes_everything() -> None:
         False,
         (
             Round(
-                let_go={"x": tps("a0 a1 a2")},
-                taken_up={"x": tps("a0 a1"), "y": tps("a2")},
+                revoked={"x": tps("a0 a1 a2")},
+                assigned={"x": tps("a0 a1"), "y": tps("a2")},
             ),
         ),
         tps("a0 a1 a2"),
@@ -137,7 +137,7 @@ def test_the_plan_of_a_leaving_member() -> None:
         ("x", Change.STAYS, tps("a0 a1"), tps("a0 a1 a2 a3")),
         ("y", Change.LEAVES, tps("a2 a3"), ()),
     ]
-    assert found.rounds == (Round(let_go={}, taken_up={"x": tps("a2 a3")}),)
+    assert found.rounds == (Round(revoked={}, assigned={"x": tps("a2 a3")}),)
     assert (found.kept, found.moved, found.given, found.dropped) == (2, 2, 0, 0)
     assert (found.spread_before, found.spread_after) == (Spread(2, 2), Spread(4, 4))
     assert found.paused == tps("a2 a3")
@@ -238,7 +238,7 @@ def test_releasing_a_stale_claim_interrupts_no_member() -> None:
     x, y = member("a", "a0"), member("a", "a0", 6)
     found = plan(group({"a": 1}, x=x, y=y), cooperative_sticky_assignor)
     assert (found.moves, found.paused, len(found.rounds)) == ((), (), 2)
-    assert found.rounds[0].let_go == {"y": tps("a0")}
+    assert found.rounds[0].revoked == {"y": tps("a0")}
 
 
 # ---------------------------------------------------------------- reasons about owned partitions
@@ -252,8 +252,8 @@ def test_an_owner_that_no_longer_subscribes_is_a_reason() -> None:
         "a0": (Reason.OWNER_UNSUBSCRIBED, "x no longer subscribes to a"),
     }
     assert found.rounds == (
-        Round(let_go={"x": tps("a0")}, taken_up={}),
-        Round(let_go={}, taken_up={"y": tps("a0")}),
+        Round(revoked={"x": tps("a0")}, assigned={}),
+        Round(revoked={}, assigned={"y": tps("a0")}),
     )
 
 

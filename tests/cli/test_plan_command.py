@@ -358,10 +358,10 @@ def test_json() -> None:
                 "void_claims": [stale],
                 "rounds": [
                     {
-                        "let_go": {"a": {"orders": [3, 4]}, "b-0001": {"orders": [0]}},
-                        "taken_up": {"a": {"orders": [5]}},
+                        "revoked": {"a": {"orders": [3, 4]}, "b-0001": {"orders": [0]}},
+                        "assigned": {"a": {"orders": [5]}},
                     },
-                    {"let_go": {}, "taken_up": {"b-0001": {"orders": [3, 4]}}},
+                    {"revoked": {}, "assigned": {"b-0001": {"orders": [3, 4]}}},
                 ],
                 "paused": {"orders": [3, 4]},
                 "unassigned": {},

@@ -166,8 +166,8 @@ def test_the_steps_of_a_rebalance_are_shown() -> None:
         "gone": [],
         "came_again": [],
         "subscribed_anew": [],
-        "taken_up": {"a": {"orders": [2]}, "node-3": {"orders": [1]}},
-        "let_go": {"a": {"orders": [1]}},
+        "gained": {"a": {"orders": [2]}, "node-3": {"orders": [1]}},
+        "lost": {"a": {"orders": [1]}},
     }
 
 

@@ -243,11 +243,11 @@ def test_watching_a_group(bootstrap: str, name: str, fill, protocol: str) -> Non
             worker = Worker(bootstrap, name, client_id="me", **options)
             async with worker.consumer:
                 await until(lambda: worker.owns == [0, 1])
-                joined, held = await anyio.to_thread.run_sync(events, "joined", "taken_up")
+                joined, held = await anyio.to_thread.run_sync(events, "joined", "gained")
                 (member,) = joined["joined"]
                 assert member["client_id"] == "me"
                 assert joined["cause"].startswith("1 joined")
-                assert held["taken_up"] == {member["member_id"]: {name: [0, 1]}}
+                assert held["gained"] == {member["member_id"]: {name: [0, 1]}}
             gone, _ = await anyio.to_thread.run_sync(events, "gone", "gone")
             assert [one["member_id"] for one in gone["gone"]] == [member["member_id"]]
             assert (gone["cause"], gone["state"]) == ("1 left or timed out", "Empty")

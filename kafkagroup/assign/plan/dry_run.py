@@ -39,7 +39,7 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
     round_of = {
         tp: number
         for number, rebalance in enumerate(outcome.rounds, 1)
-        for partitions in rebalance.taken_up.values()
+        for partitions in rebalance.assigned.values()
         for tp in partitions
     }
     changed = sorted(tp for tp in before.keys() | after.keys() if before.get(tp) != after.get(tp))
@@ -59,7 +59,7 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
     paused = {
         tp
         for rebalance in outcome.rounds
-        for member, partitions in rebalance.let_go.items()
+        for member, partitions in rebalance.revoked.items()
         for tp in partitions
         # A member that drops an ignored claim interrupts no consumption.
         if before.get(tp, member) == member

@@ -37,7 +37,7 @@ def run_rounds(spec: GroupSpec, assignor: Assignor) -> Outcome:
     owner = _run_assignor(spec, assignor)
     if not is_cooperative(assignor):
         gained_by_all = sorted_partitions(partitions_by_member(owner))
-        rebalance = Round(let_go=sorted_partitions(owned), taken_up=gained_by_all)
+        rebalance = Round(revoked=sorted_partitions(owned), assigned=gained_by_all)
         return Outcome((rebalance,), owner, is_stable=True)
     generation = max((member_spec.generation for member_spec in spec.members.values()), default=-1)
     rounds: list[Round] = []
@@ -45,7 +45,7 @@ def run_rounds(spec: GroupSpec, assignor: Assignor) -> Outcome:
         held = partitions_by_member(owner)
         revoked = {m: owned[m] - held.get(m, frozenset()) for m in owned}
         gained = {m: held.get(m, frozenset()) - owned[m] for m in owned}
-        rounds.append(Round(let_go=sorted_partitions(revoked), taken_up=sorted_partitions(gained)))
+        rounds.append(Round(revoked=sorted_partitions(revoked), assigned=sorted_partitions(gained)))
         rejoins = any(revoked.values())
         if not rejoins or len(rounds) == MAX_ROUNDS:
             return Outcome(tuple(rounds), owner, is_stable=not rejoins)

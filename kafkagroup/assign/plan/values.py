@@ -111,9 +111,9 @@ class Round:
     Eager members revoke before they join, cooperative members after they got their assignment.
     """
 
-    let_go: Assignment
+    revoked: Assignment
     """Member id -> the partitions that it revokes."""
-    taken_up: Assignment
+    assigned: Assignment
     """Member id -> the partitions that it starts to consume."""
 
 
