@@ -19,9 +19,11 @@ from kafkagroup._generic import K_co, K_contra, V_co, V_contra
 from kafkagroup._public import public
 from kafkagroup.consume.commits import Commit, of_assignment
 from kafkagroup.errors import (
+    ClosedError,
     CommitFailedError,
     ConfigurationError,
     KafkaGroupError,
+    NotStartedError,
     RequestTimeoutError,
     TransactionAbortedError,
 )
@@ -75,6 +77,10 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
         taken = ConsumingTransaction(self._producer, consumer)
         try:
             await self._collect(taken)
+        except NotStartedError:
+            raise
+        except ClosedError:
+            raise StopAsyncIteration from None  # it was stopped in the last transaction
         except BaseException:
             taken._rewind()
             raise
@@ -201,9 +207,13 @@ class ConsumingTransaction(
 
     def _rewind(self) -> None:
         """Return to the first records: nothing that was fetched after them is delivered."""
+        # A revocation waits for the records in flight; their next owner gets them.
+        self._consumer._session.drop_in_flight()
         owned = self._consumer._delivery.owned
         for tp, start in self._starts.items():
-            if owned.get(tp) is self._owned[tp] and not self._consumer.closed:
+            one = self._owned[tp]
+            is_kept = owned.get(tp) is one and not one.revoked
+            if is_kept and not self._consumer.closed:
                 self._consumer.seek(tp, start)
 
 

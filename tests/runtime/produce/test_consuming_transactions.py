@@ -248,6 +248,73 @@ async def test_it_ends_when_the_consumer_is_stopped() -> None:
                 pass
 
 
+async def test_a_stop_in_the_block_ends_the_iteration_after_its_commit(protocol: str) -> None:
+    async with cluster(topics={"in": 1, "t": 1}) as kafka, Producer(**TRANSACTIONAL) as producer:
+        kafka.produce("in", numbers(30))
+        async with consumer(protocol) as reader, anyio.create_task_group() as tasks:
+            async for tx in producer.transactions(reader, max_records=10):
+                async with tx as records:
+                    tasks.start_soon(reader.stop)
+                    for record in records:
+                        tx.send_nowait("t", record.value)
+                    await anyio.sleep(1)
+        assert await visible(kafka) == numbers(10)
+        assert sum(kafka.committed("g", "in").values()) == 10
+
+
+async def test_a_block_that_fails_while_the_consumer_stops_raises_its_own_error(
+    protocol: str,
+) -> None:
+    async with cluster(topics={"in": 1, "t": 1}) as kafka, Producer(**TRANSACTIONAL) as producer:
+        kafka.produce("in", numbers(30))
+        async with consumer(protocol) as reader:
+            with pytest.RaisesGroup(LookupError):
+                async with anyio.create_task_group() as tasks:
+                    async for tx in producer.transactions(reader, max_records=10):
+                        async with tx as records:
+                            tasks.start_soon(reader.stop)
+                            tx.send_nowait("t", records[0].value)
+                            await anyio.sleep(1)
+                            raise LookupError
+        assert await visible(kafka) == []
+        assert kafka.committed("g", "in") == {}
+
+
+async def test_a_block_that_fails_during_a_revocation_releases_its_partitions_at_once(
+    protocol: str,
+) -> None:
+    async with (
+        cluster(topics={"in": 2, "t": 1}) as kafka,
+        consumer(protocol) as reader,
+        Producer(**TRANSACTIONAL) as producer,
+        anyio.create_task_group() as tasks,
+    ):
+        for partition in (0, 1):
+            kafka.produce("in", numbers(20, 20 * partition), partition=partition)
+        owned_at: list[float] = []
+
+        async def join() -> None:
+            async with consumer(protocol) as other:
+                await other.wait_assignment()
+                while not other.assignment():
+                    await anyio.sleep(0.1)
+                owned_at.append(anyio.current_time())
+                await anyio.sleep_forever()
+
+        with pytest.raises(LookupError):
+            async for tx in producer.transactions(reader):
+                async with tx as records:
+                    assert len(records) == 40
+                    tasks.start_soon(join)
+                    await anyio.sleep(7)
+                    failed_at = anyio.current_time()
+                    assert not owned_at
+                    raise LookupError
+        await anyio.sleep(4)
+        assert owned_at[0] < failed_at + 2
+        tasks.cancel_scope.cancel()
+
+
 async def test_wrong_consumers_are_named() -> None:
     async with cluster(topics={"in": 1}), Producer(**TRANSACTIONAL) as producer:
         async with Consumer("in", **READER | {"isolation_level": "read_uncommitted"}) as reader:
