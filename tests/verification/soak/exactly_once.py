@@ -293,7 +293,7 @@ class Pipeline:
             async for record in consumer:
                 number = int(record.value.split(b" ", 1)[0])
                 if self._seen[number]:
-                    _print(f"number {number} is DUPLICATED, at {record.tp} {record.offset}")
+                    _print(f"number {number} is DUPLICATED, at {record.partition} {record.offset}")
                     continue
                 self._seen[number] = 1
                 self._through += 1
