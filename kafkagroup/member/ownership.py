@@ -26,6 +26,7 @@ thread, other threads read it at any time, so it is never changed in place.
     not assigned                `Ownership()`  the start
     assigned                    `assign`       the effect `Assign`, `Reconcile` or `AssignUnits`
     assigned, lease extended    `acknowledge`  the event `Replied` or `Confirmed`
+    assigned, lease shortened   `limit`        the event `SessionEstablished`
     assigned, revoking          `revoke`       the effect `Revoke`
     assigned                    `keep`         the event `Revoked`, where only a part is released
     not assigned                `release`      the event `Revoked`, or the effect `Lose`
@@ -67,6 +68,10 @@ class Ownership:
         """Extend the lease. A response to an older request never shortens it."""
         acknowledged_at = max(self.acknowledged_at, sent_at)
         return evolve(self, acknowledged_at=acknowledged_at, lease_timeout=lease_timeout)
+
+    def limit(self, lease_timeout: float) -> Ownership:
+        """Shorten the lease, counted from the same acknowledgement; never extend it."""
+        return evolve(self, lease_timeout=min(self.lease_timeout, lease_timeout))
 
     def assign(self) -> Ownership:
         """Give the application an assignment."""

@@ -177,8 +177,16 @@ class _Step:
                 retry_at=self.now,
             )
         elif self.member.phase in _IN_SESSION:
-            # The connection was lost: pending responses and watches may never arrive.
-            self._set(is_outdated=True, next_confirm_at=self.now)
+            # The connection was lost: pending responses and watches may never arrive. And the new
+            # server may have granted another timeout: the lease must not outlive a shorter session.
+            member = self.member
+            self._set(
+                is_outdated=True,
+                next_confirm_at=self.now,
+                timeout=timeout,
+                session_ends_at=min(member.session_ends_at, self.now + timeout),
+                ownership=member.ownership.limit(LEASE_FRACTION * timeout),
+            )
 
     def _registered(self) -> None:
         self._set(registering=None, reading=None, is_outdated=True, attempts=0)

@@ -6,12 +6,12 @@ when a session expires, kazoo begins a new one by itself, which must not execute
 old one.
 
 Three methods need what kazoo has no public name for, and use private ones, also of its connection
-(`_connection`). They exist in all supported releases, 2.10 and later:
+(`_connection`). These names exist in all supported releases, 2.10 and later:
 
-- `_wrap_connect` wraps `_connect`, which alone knows the timeout that the server has granted. The
-  ownership lease is computed from it.
-- `_limit_attempts` wraps `_invoke`. Without a limit for each attempt the session expires while
-  kazoo waits for a server that does not respond.
+- `_record_errors` wraps `_connect`, to tell why kazoo does not connect.
+- `_wrap_invoke` wraps `_invoke`, whose result has the timeout that the server has granted. The
+  ownership lease is computed from it. And without a limit for each attempt the session would
+  expire while kazoo waits for a server that does not respond.
 - `_on_state_change` reads `_state`. A listener gets the same state, LOST, when the session has
   expired and when the credentials were refused; the member may only begin another session after
   the first.
@@ -81,6 +81,7 @@ try:
         NoNodeError,
     )
     from kazoo.protocol.serialization import SASL, Auth
+    from kazoo.protocol.serialization import Connect as ConnectRequest
     from kazoo.protocol.states import KeeperState
 
     from kafkagroup.zookeeper.access import Access
@@ -170,33 +171,34 @@ class Session:
             logger=_NamedLogger(_kazoo_logger, client),
             **access.options(self._on_tls_error),
         )
-        self._granted = timeout
-        self._wrap_connect()
-        self._limit_attempts(timeout / max(len(self._client.hosts), _SERVERS_PER_TIMEOUT))
+        self._timeout = timeout
+        """Of the session, in seconds: the requested one until a server grants one. Set in kazoo's
+        thread."""
+        self._record_errors()
+        self._wrap_invoke(timeout / max(len(self._client.hosts), _SERVERS_PER_TIMEOUT))
 
-    def _wrap_connect(self) -> None:
-        """Wrap kazoo's connect method, to store the granted timeout or the error.
-
-        kazoo returns two thirds of the granted timeout: after that it closes a connection on
-        which no data arrives.
-        """
+    def _record_errors(self) -> None:
+        """Wrap kazoo's connect method, to store its error."""
         connection = self._client._connection
         connect = connection._connect
 
         def connect_and_record(*args: Any) -> tuple[float, float]:
             try:
-                read_timeout_ms, connect_ms = connect(*args)
+                timeouts: tuple[float, float] = connect(*args)
             except Exception as error:
                 why = str(error) or type(error).__name__
                 self.connect_error = escaped(f"{args[0]}:{args[-1]}: {why}")
                 raise
-            self._granted = read_timeout_ms * 1.5 / 1000
-            return read_timeout_ms, connect_ms
+            return timeouts
 
         connection._connect = connect_and_record
 
-    def _limit_attempts(self, seconds: float) -> None:
-        """Limit how long kazoo waits for a server to accept a connection, and to begin the session.
+    def _wrap_invoke(self, seconds: float) -> None:
+        """Store the granted timeout, and limit how long kazoo waits for a server to accept a
+        connection, and to begin the session.
+
+        The timeout is stored as soon as the server responds: kazoo calls `_on_state_change` next,
+        and returns from `_connect` after that.
 
         By itself kazoo waits for a whole session timeout, divided by the number of servers in the
         second case. The session would expire meanwhile: a host that is down may not refuse the
@@ -205,8 +207,13 @@ class Session:
         connection, handler = self._client._connection, self._client.handler
         invoke, create_connection = connection._invoke, handler.create_connection
 
-        def limited_invoke(timeout: float, *args: Any, **options: Any) -> Any:
-            return invoke(min(timeout, seconds), *args, **options)
+        def limited_invoke(timeout: float, request: object, *args: Any, **options: Any) -> Any:
+            response = invoke(min(timeout, seconds), request, *args, **options)
+            if isinstance(request, ConnectRequest):
+                granted_ms = response[0].time_out
+                if granted_ms > 0:  # 0: the session has expired
+                    self._timeout = granted_ms / 1000
+            return response
 
         def limited_create(*, timeout: float, **options: Any) -> Any:
             return create_connection(timeout=min(timeout, seconds), **options)
@@ -227,7 +234,7 @@ class Session:
             case KeeperState.CONNECTED:
                 identity = self._client.client_id
                 assert identity is not None
-                self._to_loop(partial(self._on_session, identity[0], self._granted))
+                self._to_loop(partial(self._on_session, identity[0], self._timeout))
             case KeeperState.EXPIRED_SESSION:
                 self._to_loop(partial(self._emit, SessionExpired))
             case KeeperState.AUTH_FAILED:
@@ -286,10 +293,10 @@ class Session:
             try:
                 # kazoo may lose a request in a reconnection. Without a timeout the member would
                 # wait forever, as its other requests keep the session alive.
-                with anyio.fail_after(self._granted):
+                with anyio.fail_after(self._timeout):
                     event = await self._result(request)
             except TimeoutError:
-                error = RequestTimeoutError(f"ZooKeeper did not answer in {self._granted:g} s")
+                error = RequestTimeoutError(f"ZooKeeper did not answer in {self._timeout:g} s")
                 event = RequestFailed(now=self._now(), token=request.token, error=error)
             except KafkaGroupError as error:
                 what = type(request).__name__
@@ -350,7 +357,7 @@ class Session:
     async def foreign_members(self) -> str | None:
         """Return which members of other libraries the group has, for people to read; "" if none,
         and None if that cannot be read now."""
-        with anyio.move_on_after(self._granted) as scope:
+        with anyio.move_on_after(self._timeout) as scope:
             self._in_flight.add(scope)
             try:
                 return await self._foreign_members()

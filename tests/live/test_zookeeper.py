@@ -68,19 +68,19 @@ def keeper(zookeeper):
     client.close()
 
 
-def session_with(hosts):
+def session_with(hosts, *, timeout=SESSION, on_event=lambda event: None):
     _, _, post = running_loop()
     return Session(
         1,
         hosts,
-        SESSION,
+        timeout,
         Paths("/kafkagroup", "g"),
         "me",
         client="member me of group g",
         access=Access(),
         exclusive_generations=False,
         post=post,
-        on_event=lambda event: None,
+        on_event=on_event,
     )
 
 
@@ -117,6 +117,27 @@ async def test_a_host_that_is_down_does_not_use_up_the_session_timeout(
     finally:
         session.close()
     assert set(waits) == {seconds}
+
+
+async def test_a_session_has_the_timeout_that_the_server_grants():
+    """A server may grant less than was requested; the lease is computed from it."""
+    events = []
+    try:
+        ensemble = await anyio.to_thread.run_sync(
+            LocalZooKeeper(config={"maxSessionTimeout": "4000"}).__enter__
+        )
+    except LocalKafkaUnavailable as error:
+        pytest.skip(f"no real ZooKeeper on this machine: {error}")
+    try:
+        session = session_with(ensemble.hosts, timeout=10.0, on_event=events.append)
+        session.open()
+        try:
+            await until(lambda: events)
+        finally:
+            session.close()
+    finally:
+        await anyio.to_thread.run_sync(ensemble.stop)
+    assert events[0].timeout == 4.0
 
 
 def claims(keeper, group):

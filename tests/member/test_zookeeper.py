@@ -551,6 +551,24 @@ def test_a_restored_connection_reads_the_list_and_confirms_the_session():
     assert effects == [Confirm(token=10), ReadMembers(token=11)]
 
 
+def test_a_restored_connection_may_shorten_the_session():
+    """Each server grants by its own limits."""
+    member, _ = run(OWNING, SessionEstablished(now=101.0, session=1, timeout=4.0))
+    assert member.ownership.lease_expires_at == 102.0
+    assert member.session_ends_at == 105.0
+    member, _ = run(member, Confirmed(now=101.5, token=10, version=7))
+    assert member.ownership.lease_expires_at == 103.0
+
+
+def test_a_restored_connection_never_extends_the_lease_itself():
+    """Only the leader's confirmation does."""
+    member, _ = run(OWNING, SessionEstablished(now=101.0, session=1, timeout=60.0))
+    assert member.ownership.lease_expires_at == 106.0
+    assert member.session_ends_at == 112.0
+    member, _ = run(member, Confirmed(now=101.5, token=10, version=7))
+    assert member.ownership.lease_expires_at == 131.0
+
+
 def test_a_new_session_begins_with_the_shortest_pause():
     """The failures of the last session do not count for it."""
     member = attrs.evolve(LOST, phase=Phase.CONNECTING, session=2, attempts=5)
