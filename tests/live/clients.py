@@ -1,6 +1,8 @@
-"""Producers and consumers of other clients, with records in one form: `Written`.
+"""Producers and consumers of other clients and of this library, with records in one form:
+`Written`.
 
-All of them block, except aiokafka's. Readers read to the end of each partition, and at least a
+Writers with a transactional id write the records in two transactions, and others between them in
+one that they abort. Readers of other clients read to the end of each partition, and at least a
 given number of records.
 """
 
@@ -9,29 +11,43 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
 import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as TheirPartition
+from anyio.to_thread import run_sync
 from assign.java_side import compiled, find_java
 
-from kafkagroup import TopicPartition
+from kafkagroup import Consumer, Producer, TopicPartition
 from kafkagroup.testing.local import LocalKafkaUnavailable
 from kafkagroup.types import Headers
 
 __all__ = [
+    "CODECS",
+    "OTHERS",
+    "Found",
     "Written",
+    "by_partition",
     "java_partitions",
-    "read_by_aiokafka",
-    "read_by_java",
-    "read_by_librdkafka",
-    "write_by_aiokafka",
-    "write_by_java",
-    "write_by_librdkafka",
+    "read",
+    "read_by",
+    "samples",
+    "samples_of",
+    "topics_of",
+    "write",
+    "write_by",
 ]
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+OTHERS = ("librdkafka", "aiokafka", "java")
+"""The other clients."""
+PARTITIONS = 3
 
 _PROGRAM = Path(__file__).parent / "java" / "Records.java"
 _TIMEOUT = 60.0
@@ -58,13 +74,170 @@ def by_partition(records: Iterable[Written]) -> dict[int, list[Written]]:
     return found
 
 
+def samples() -> list[Written]:
+    """Return records with all combinations of absent, empty and longer keys and values."""
+    keys = (None, b"", b"key", bytes(range(256)) * 5)
+    values = (None, b"", b"value", b"\xff\x00" * 3_000)
+    headers: tuple[Any, ...] = (
+        (),
+        (("name", b"value"),),
+        (("", b""), ("twice", b"1"), ("twice", None), ("straße", bytes(range(256)))),
+    )
+    return [
+        # Timestamps are not in order.
+        Written(number % PARTITIONS, 1_700_000_000_000 + 7919 * number % 1000, *fields)
+        for number, fields in enumerate(product(keys, values, headers))
+    ]
+
+
+def samples_of(writer: str) -> list[Written]:
+    """Return those samples that a client can write: aiokafka refuses a record with neither key nor
+    value."""
+    return [
+        one
+        for one in samples()
+        if writer != "aiokafka" or not (one.key is None and one.value is None)
+    ]
+
+
+def topics_of(name: str) -> dict[str, str]:
+    """Return a topic for each codec."""
+    return {f"{name}-{codec}": codec for codec in CODECS}
+
+
+def _transactions(records: Sequence[Written]) -> list[tuple[Sequence[Written], bool]]:
+    """Return the records of each transaction, and whether it is committed."""
+    half = len(records) // 2
+    aborted = [one._replace(value=b"aborted") for one in records[: 2 * PARTITIONS]]
+    return [(records[:half], True), (aborted, False), (records[half:], True)]
+
+
+async def write_by(
+    client: str,
+    bootstrap: str,
+    codecs: Mapping[str, str],
+    records: Sequence[Written],
+    transactional_id: str | None = None,
+) -> None:
+    """Write the records to each topic. `codecs`: by topic."""
+    if client == "java":
+        await run_sync(_write_by_java, bootstrap, codecs, records, transactional_id)
+        return
+    for topic, codec in codecs.items():
+        key = None if transactional_id is None else f"{transactional_id}-{codec}"
+        if client == "librdkafka":
+            await run_sync(_write_by_librdkafka, bootstrap, topic, codec, records, key)
+        elif client == "aiokafka":
+            await _write_by_aiokafka(bootstrap, topic, codec, records, key)
+        else:
+            await write(bootstrap, topic, codec, records, key)
+
+
+async def read_by(
+    client: str, bootstrap: str, counts: Mapping[str, int], isolation: str = "read_uncommitted"
+) -> Found:
+    """Return the records of each topic. `counts`: by topic, how many there are at least."""
+    if client == "aiokafka":
+        return await _read_by_aiokafka(bootstrap, counts, isolation)
+    by = {"java": _read_by_java, "librdkafka": _read_by_librdkafka}[client]
+    return await run_sync(by, bootstrap, counts, isolation)
+
+
+# ---------------------------------------------------------------- this library
+
+
+async def write(
+    bootstrap: str,
+    topic: str,
+    codec: Any,
+    records: Sequence[Written],
+    transactional_id: str | None = None,
+) -> None:
+    """Write the records; check what the producer returns for each."""
+    async with Producer(
+        bootstrap_servers=bootstrap,
+        compression_type=codec,
+        linger_ms=20,
+        transactional_id=transactional_id,
+    ) as producer:
+        if transactional_id is None:
+            offsets = await _write_all(producer, topic, records)
+            for partition, found in offsets.items():
+                assert found == list(range(len(found))), partition
+            return
+        for some, is_committed in _transactions(records):
+            with suppress(InterruptedError):
+                async with producer.transaction() as tx:
+                    await _write_all(tx, topic, some)
+                    if not is_committed:
+                        raise InterruptedError
+
+
+async def _write_all(producer: Any, topic: str, records: Sequence[Written]) -> dict[int, list[int]]:
+    """Return the offsets in each partition."""
+    sent = [
+        producer.send_nowait(
+            topic,
+            record.value,
+            key=record.key,
+            partition=record.partition,
+            timestamp=record.timestamp,
+            headers=record.headers,
+        )
+        for record in records
+    ]
+    offsets: dict[int, list[int]] = {}
+    for record, one in zip(records, sent, strict=True):
+        written = await one
+        assert written == (topic, record.partition, written.offset, record.timestamp)
+        offsets.setdefault(record.partition, []).append(written.offset)
+    return offsets
+
+
+async def read(
+    bootstrap: str, counts: Mapping[str, int], isolation: Any = "read_uncommitted"
+) -> Found:
+    """Return that many records of each topic."""
+    found: Found = {topic: {} for topic in counts}
+    async with Consumer(bootstrap_servers=bootstrap, isolation_level=isolation) as consumer:
+        await consumer.assign(
+            [TopicPartition(topic, n) for topic in counts for n in range(PARTITIONS)]
+        )
+        with anyio.fail_after(_TIMEOUT):
+            for _ in range(sum(counts.values())):
+                one = await consumer.getone()
+                found[one.topic].setdefault(one.partition, []).append(
+                    Written(one.partition, one.timestamp, one.key, one.value, one.headers)
+                )
+    return found
+
+
 # ---------------------------------------------------------------- librdkafka
 
 
-def write_by_librdkafka(bootstrap: str, topic: str, codec: str, records: Sequence[Written]) -> None:
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20}
-    )
+def _write_by_librdkafka(
+    bootstrap: str,
+    topic: str,
+    codec: str,
+    records: Sequence[Written],
+    transactional_id: str | None,
+) -> None:
+    options = {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20}
+    if transactional_id is None:
+        _produce(confluent_kafka.Producer(options), topic, records)
+        return
+    producer = confluent_kafka.Producer(options | {"transactional.id": transactional_id})
+    producer.init_transactions(_TIMEOUT)
+    for some, is_committed in _transactions(records):
+        producer.begin_transaction()
+        _produce(producer, topic, some)
+        if is_committed:
+            producer.commit_transaction(_TIMEOUT)
+        else:
+            producer.abort_transaction(_TIMEOUT)
+
+
+def _produce(producer: Any, topic: str, records: Sequence[Written]) -> None:
     failures: list[Any] = []
     for record in records:
         producer.produce(
@@ -79,9 +252,7 @@ def write_by_librdkafka(bootstrap: str, topic: str, codec: str, records: Sequenc
     assert (producer.flush(_TIMEOUT), failures) == (0, [])
 
 
-def read_by_librdkafka(
-    bootstrap: str, counts: Mapping[str, int], isolation: str = "read_uncommitted"
-) -> Found:
+def _read_by_librdkafka(bootstrap: str, counts: Mapping[str, int], isolation: str) -> Found:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -130,33 +301,49 @@ def read_by_librdkafka(
 # ---------------------------------------------------------------- aiokafka
 
 
-async def write_by_aiokafka(
-    bootstrap: str, topic: str, codec: str, records: Sequence[Written]
+async def _write_by_aiokafka(
+    bootstrap: str,
+    topic: str,
+    codec: str,
+    records: Sequence[Written],
+    transactional_id: str | None,
 ) -> None:
     producer = AIOKafkaProducer(
         bootstrap_servers=bootstrap,
         compression_type=None if codec == "none" else codec,
         linger_ms=20,
+        transactional_id=transactional_id,
     )
     async with producer:
-        sent = [
-            await producer.send(
-                topic,
-                record.value,
-                record.key,
-                partition=record.partition,
-                timestamp_ms=record.timestamp,
-                headers=list(record.headers),
-            )
-            for record in records
-        ]
-        for one in sent:
-            await one
+        if transactional_id is None:
+            await _send(producer, topic, records)
+            return
+        for some, is_committed in _transactions(records):
+            await producer.begin_transaction()
+            await _send(producer, topic, some)
+            if is_committed:
+                await producer.commit_transaction()
+            else:
+                await producer.abort_transaction()
 
 
-async def read_by_aiokafka(
-    bootstrap: str, counts: Mapping[str, int], isolation: str = "read_uncommitted"
-) -> Found:
+async def _send(producer: AIOKafkaProducer, topic: str, records: Sequence[Written]) -> None:
+    sent = [
+        await producer.send(
+            topic,
+            record.value,
+            record.key,
+            partition=record.partition,
+            timestamp_ms=record.timestamp,
+            headers=list(record.headers),
+        )
+        for record in records
+    ]
+    for one in sent:
+        await one
+
+
+async def _read_by_aiokafka(bootstrap: str, counts: Mapping[str, int], isolation: str) -> Found:
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level=isolation)
     found: Found = {topic: {} for topic in counts}
     async with consumer:
@@ -187,15 +374,24 @@ async def read_by_aiokafka(
 # ---------------------------------------------------------------- Java
 
 
-def write_by_java(bootstrap: str, codecs: Mapping[str, str], records: Sequence[Written]) -> None:
-    """Write the records to each topic. `codecs`: by topic."""
+def _write_by_java(
+    bootstrap: str,
+    codecs: Mapping[str, str],
+    records: Sequence[Written],
+    transactional_id: str | None,
+) -> None:
     topics = [f"{topic}={codec}" for topic, codec in codecs.items()]
-    _java("write", bootstrap, *topics, lines=map(_line, records))
+    lines = [_line(record) for record in records]
+    if transactional_id is not None:
+        lines = [
+            line
+            for some, is_committed in _transactions(records)
+            for line in (*map(_line, some), "commit" if is_committed else "abort")
+        ]
+    _java("write", bootstrap, transactional_id or "-", *topics, lines=lines)
 
 
-def read_by_java(
-    bootstrap: str, counts: Mapping[str, int], isolation: str = "read_uncommitted"
-) -> Found:
+def _read_by_java(bootstrap: str, counts: Mapping[str, int], isolation: str) -> Found:
     found: Found = {topic: {} for topic in counts}
     topics = [f"{topic}={count}" for topic, count in counts.items()]
     for line in _java("read", bootstrap, isolation, *topics):

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import product
 from typing import Any
 
 import anyio
@@ -15,19 +14,18 @@ import pytest
 from anyio.to_thread import run_sync
 from brokers import FAST, is_embedded
 from live.clients import (
-    Found,
-    Written,
+    OTHERS,
     by_partition,
     java_partitions,
-    read_by_aiokafka,
-    read_by_java,
-    read_by_librdkafka,
-    write_by_aiokafka,
-    write_by_java,
-    write_by_librdkafka,
+    read,
+    read_by,
+    samples,
+    samples_of,
+    topics_of,
+    write_by,
 )
 
-from kafkagroup import Consumer, Producer, TopicPartition
+from kafkagroup import Consumer, Producer
 from kafkagroup.broker import Broker
 from kafkagroup.errors import NotWrittenError
 from kafkagroup.runtime.produce.record_future import RecordFuture
@@ -38,7 +36,6 @@ from kafkagroup.wire.murmur2 import partition_of
 
 pytestmark = pytest.mark.anyio
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MORE = "more"
 """Ends the name of another topic."""
 
@@ -57,102 +54,41 @@ async def bootstrap(kafka: str) -> str:
     return kafka
 
 
-def samples() -> list[Written]:
-    """Return records with all combinations of absent, empty and longer keys and values."""
-    keys = (None, b"", b"key", bytes(range(256)) * 5)
-    values = (None, b"", b"value", b"\xff\x00" * 3_000)
-    headers: tuple[Any, ...] = (
-        (),
-        (("name", b"value"),),
-        (("", b""), ("twice", b"1"), ("twice", None), ("straße", bytes(range(256)))),
-    )
-    return [
-        # Timestamps are not in order.
-        Written(number % 3, 1_700_000_000_000 + 7919 * number % 1000, *fields)
-        for number, fields in enumerate(product(keys, values, headers))
-    ]
-
-
-def topics_of(name: str) -> dict[str, str]:
-    """Return a topic for each codec."""
-    return {f"{name}-{codec}": codec for codec in CODECS}
-
-
-async def write(bootstrap: str, topic: str, codec: Any, records: list[Written]) -> None:
-    async with Producer(
-        bootstrap_servers=bootstrap, compression_type=codec, linger_ms=20
-    ) as producer:
-        sent = [
-            producer.send_nowait(
-                topic,
-                record.value,
-                key=record.key,
-                partition=record.partition,
-                timestamp=record.timestamp,
-                headers=record.headers,
-            )
-            for record in records
-        ]
-        offsets = {0: 0, 1: 0, 2: 0}
-        for record, one in zip(records, sent, strict=True):
-            offset = offsets[record.partition]
-            assert await one == (topic, record.partition, offset, record.timestamp)
-            offsets[record.partition] += 1
-
-
-async def read(
-    bootstrap: str, counts: dict[str, int], isolation: Any = "read_uncommitted"
-) -> Found:
-    found: Found = {topic: {} for topic in counts}
-    async with Consumer(bootstrap_servers=bootstrap, isolation_level=isolation) as consumer:
-        await consumer.assign([TopicPartition(topic, n) for topic in counts for n in range(3)])
-        with anyio.fail_after(60):
-            for _ in range(sum(counts.values())):
-                one = await consumer.getone()
-                found[one.topic].setdefault(one.partition, []).append(
-                    Written(one.partition, one.timestamp, one.key, one.value, one.headers)
-                )
-    return found
-
-
-async def read_by(reader: str, bootstrap: str, counts: dict[str, int], isolation: str) -> Found:
-    if reader == "aiokafka":
-        return await read_by_aiokafka(bootstrap, counts, isolation)
-    by = {"java": read_by_java, "librdkafka": read_by_librdkafka}[reader]
-    return await run_sync(by, bootstrap, counts, isolation)
-
-
 async def test_other_clients_read_our_records(bootstrap: str, name: str, fill: Any) -> None:
-    records = samples()
-    for topic, codec in topics_of(name).items():
-        await fill(3, topic=topic)
-        await write(bootstrap, topic, codec, records)
-    counts = dict.fromkeys(topics_of(name), len(records))
-    for reader in ("librdkafka", "aiokafka", "java"):
-        found = await read_by(reader, bootstrap, counts, "read_uncommitted")
-        for topic in counts:
-            assert found[topic] == by_partition(records), (reader, topic)
-
-
-@pytest.mark.parametrize("writer", ["librdkafka", "aiokafka", "java"])
-async def test_records_of_other_clients_are_read(
-    bootstrap: str, name: str, fill: Any, writer: str
-) -> None:
-    records = samples()
-    if writer == "aiokafka":  # refuses a record with neither
-        records = [one for one in records if not (one.key is one.value is None)]
     topics = topics_of(name)
     for topic in topics:
         await fill(3, topic=topic)
-    if writer == "java":
-        await run_sync(write_by_java, bootstrap, topics, records)
-    else:
-        for topic, codec in topics.items():
-            if writer == "aiokafka":
-                await write_by_aiokafka(bootstrap, topic, codec, records)
-            else:
-                await run_sync(write_by_librdkafka, bootstrap, topic, codec, records)
-    found = await read(bootstrap, dict.fromkeys(topics, len(records)))
+    await write_by("kafkagroup", bootstrap, topics, samples())
+    for reader in OTHERS:
+        found = await read_by(reader, bootstrap, dict.fromkeys(topics, len(samples())))
+        for topic in topics:
+            assert found[topic] == by_partition(samples()), (reader, topic)
+
+
+async def test_other_clients_read_our_transactions(bootstrap: str, name: str, fill: Any) -> None:
+    topics = topics_of(name)
+    for topic in topics:
+        await fill(3, topic=topic)
+    await write_by("kafkagroup", bootstrap, topics, samples(), name)
+    counts = dict.fromkeys(topics, len(samples()))
+    for reader in OTHERS:
+        found = await read_by(reader, bootstrap, counts, "read_committed")
+        for topic in topics:
+            assert found[topic] == by_partition(samples()), (reader, topic)
+
+
+@pytest.mark.parametrize("is_transactional", [False, True], ids=["plain", "transactional"])
+@pytest.mark.parametrize("writer", OTHERS)
+async def test_records_of_other_clients_are_read(
+    bootstrap: str, name: str, fill: Any, writer: str, is_transactional: bool
+) -> None:
+    topics = topics_of(name)
+    for topic in topics:
+        await fill(3, topic=topic)
+    records = samples_of(writer)
+    await write_by(writer, bootstrap, topics, records, name if is_transactional else None)
+    counts = dict.fromkeys(topics, len(records))
+    found = await read(bootstrap, counts, "read_committed")
     for topic in topics:
         assert found[topic] == by_partition(records), topic
 

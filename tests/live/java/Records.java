@@ -2,8 +2,9 @@
 //
 //   java -cp <jars>/* Records.java read <bootstrap> <isolation level> <topic>=<count> ...
 //       prints the records of the topics, up to their ends; there are at least <count>.
-//   java -cp <jars>/* Records.java write <bootstrap> <topic>=<codec> ...
-//       writes the records of standard input to each of the topics.
+//   java -cp <jars>/* Records.java write <bootstrap> <transactional id> <topic>=<codec> ...
+//       writes the records of standard input to each of the topics. Unless the id is "-", a line
+//       "commit" or "abort" ends a transaction of the records before it.
 //   java -cp <jars>/* Records.java partition
 //       prints the partition of each key of standard input, for 1 to 50 partitions: one line a key.
 //
@@ -45,7 +46,8 @@ public class Records {
         List<String> given = List.of(args);
         switch (args[0]) {
             case "read" -> read(args[1], args[2], given.subList(3, args.length), out);
-            case "write" -> write(args[1], given.subList(2, args.length), in.lines().toList());
+            case "write" ->
+                write(args[1], args[2], given.subList(3, args.length), in.lines().toList());
             default -> in.lines().forEach(key -> out.println(partitions(bytes(key))));
         }
         out.flush();
@@ -85,20 +87,42 @@ public class Records {
         }
     }
 
-    private static void write(String bootstrap, List<String> topics, List<String> lines)
+    private static void write(
+            String bootstrap, String transactionalId, List<String> topics, List<String> lines)
             throws Exception {
+        boolean transacts = !transactionalId.equals("-");
         for (String topic : topics) {
             String[] parts = topic.split("=");
             Properties options = new Properties();
             options.put("bootstrap.servers", bootstrap);
             options.put("compression.type", parts[1]);
             options.put("linger.ms", "20");
+            if (transacts) {
+                options.put("transactional.id", transactionalId + "-" + parts[0]);
+            }
             ByteArraySerializer plain = new ByteArraySerializer();
             try (KafkaProducer<byte[], byte[]> producer =
                     new KafkaProducer<>(options, plain, plain)) {
                 var sent = new ArrayList<java.util.concurrent.Future<?>>();
+                if (transacts) {
+                    producer.initTransactions();
+                }
+                boolean isOpen = !transacts;
                 for (String line : lines) {
-                    sent.add(producer.send(record(parts[0], line.split(" ", -1))));
+                    if (!isOpen) {
+                        producer.beginTransaction();
+                        isOpen = true;
+                    }
+                    if (line.equals("commit")) {
+                        producer.commitTransaction();
+                        isOpen = false;
+                    } else if (line.equals("abort")) {
+                        producer.flush();
+                        producer.abortTransaction();
+                        isOpen = false;
+                    } else {
+                        sent.add(producer.send(record(parts[0], line.split(" ", -1))));
+                    }
                 }
                 for (var one : sent) {
                     one.get();
