@@ -444,7 +444,8 @@ class _Step:
             case SendFailed():
                 self._offsets_lost(commit)
             case Refused(error=error):
-                self._offsets_refused(commit, error)
+                is_too_old = not commit.is_adding and not self.state.ends_epoch
+                self._offsets_refused(commit, _no_group_fencing(error) if is_too_old else error)
 
     def _on_group_added(self, commit: OffsetCommit, code: int) -> None:
         group_id = commit.group.group_id
@@ -887,9 +888,18 @@ def _no_next_epoch(error: KafkaGroupError) -> KafkaGroupError:
     if not isinstance(error, UnsupportedVersionError):
         return error
     return UnsupportedVersionError(
-        "the next transaction needs another epoch, which brokers before 2.5 do not give: a request"
-        " of an earlier one got no response, or its timeout differs; create a new producer:"
-        f" {error}"
+        "the next transaction needs another epoch, which brokers before 2.5 do not give: the outcome"
+        " of a request of an earlier one is not known, or its timeout differs; create a new"
+        f" producer: {error}"
+    )
+
+
+def _no_group_fencing(error: KafkaGroupError) -> KafkaGroupError:
+    if not isinstance(error, UnsupportedVersionError):
+        return error
+    return UnsupportedVersionError(
+        "offsets in a transaction need brokers from 2.5 on, which compare the generation of the"
+        f" member: {error}"
     )
 
 
