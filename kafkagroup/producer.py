@@ -466,6 +466,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 if scope.cancelled_caught:
                     raise RequestTimeoutError(_NOT_DRAINED)
                 sender.ends.forget_unread()
+                if sender.needs_epoch():
+                    manager.note_epoch_needed()
                 await manager.begin(deadline, timeout_ms=round(1000 * timeout))
         except BaseException:
             self._open_transaction = None

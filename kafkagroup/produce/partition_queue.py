@@ -9,7 +9,9 @@ The rules of idempotence, with N the most batches in flight:
   2.5 on accept any first number of a producer that they do not know (KAFKA-15591). After that N.
 - What was not acknowledged is sent again one batch at a time, the lowest number first.
 - If a number will never be used, those after it cannot be: once nothing is unresolved, the
-  partition begins a new epoch, at 0.
+  partition begins a new epoch, at 0. In a transaction, whose epoch is the coordinator's, it goes on
+  with the number that the leader expects. If it may expect several, because the outcome of a batch
+  is unknown, nothing is sent before the coordinator has given another epoch.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class PartitionQueue:
 
     __slots__ = (
         "_acknowledged_at",
+        "_expected_sequence",
         "_has_unresolved",
         "_identities",
         "_identity",
@@ -81,6 +84,8 @@ class PartitionQueue:
         self._max_in_flight = max_in_flight if identities is not None else 1
         self._identity = NO_IDENTITY
         self._next_sequence = 0
+        self._expected_sequence = 0
+        """The number that the leader expects after what it has acknowledged."""
         self._is_confirmed = False
         """Whether the leader has acknowledged a batch under this identity."""
         self._acknowledged_at = -math.inf
@@ -89,7 +94,8 @@ class PartitionQueue:
         self._is_new_epoch_needed = False
         """Whether a number will never be used."""
         self._has_unresolved = False
-        """Whether a batch with such a number may have been written."""
+        """Whether a batch with such a number may have been written, or the leader expects another
+        number for a reason that is not known."""
 
     def batches(self) -> Iterator[ProduceBatch]:
         """Yield all batches, the oldest first."""
@@ -103,6 +109,12 @@ class PartitionQueue:
     def size(self) -> int:
         """The bytes of records that were not acknowledged."""
         return sum(batch.size for batch in self.batches())
+
+    @property
+    def is_epoch_lost(self) -> bool:
+        """Whether nothing can be sent in a transaction before the coordinator has given another
+        epoch."""
+        return self._is_coordinated and self._is_new_epoch_needed and self._has_unresolved
 
     def close_open(self) -> None:
         """Let the open batch take no further records: it may be sent."""
@@ -118,6 +130,7 @@ class PartitionQueue:
         if topic_id not in (self._topic_id, NO_ID):
             if self._topic_id != NO_ID:
                 self._is_confirmed, self._is_new_epoch_needed = False, True
+                self._expected_sequence = 0
             self._topic_id = topic_id
 
     # ------------------------------------------------------------ sending
@@ -127,11 +140,12 @@ class PartitionQueue:
         there is none."""
         if now < self.retry_at:
             return None
-        if self._is_new_epoch_needed and not self.in_flight and not self._is_coordinated:
+        if self._is_new_epoch_needed and not self.in_flight:
             unresolved = next((b for b in self.retried if b.is_maybe_written), None)
             if unresolved is not None:
                 return unresolved
-            self._begin_epoch()
+            if not self.is_epoch_lost:
+                self._renumber()
         if self.retried:
             return None if self.in_flight else self.retried[0]
         if not self.closed or self._is_full(now):
@@ -164,7 +178,8 @@ class PartitionQueue:
             if self.in_flight:
                 return None  # of the epoch before
             self._identity = identities.current
-            self._next_sequence, self._is_confirmed = 0, False
+            self._next_sequence = self._expected_sequence = 0
+            self._is_confirmed = False
             self._is_new_epoch_needed = self._has_unresolved = False
         elif self._is_new_epoch_needed:
             return None  # while something is in flight; or until the coordinator gives one
@@ -172,15 +187,17 @@ class PartitionQueue:
         batch.stamp(*self._identity, self._next_sequence)
         return batch
 
-    def _begin_epoch(self) -> None:
-        """Begin a new epoch: nothing is unresolved. What was certainly not written is sent in it,
-        as if for the first time."""
+    def _renumber(self) -> None:
+        """Begin a new epoch, or in a transaction go on with the number that the leader expects:
+        nothing is unresolved. What was certainly not written is sent as if for the first time."""
         for batch in reversed(self.retried):
             batch.stamp(*NO_IDENTITY, NO_SEQUENCE)
             self.closed.appendleft(batch)
         self.retried.clear()
         self._is_new_epoch_needed = self._has_unresolved = False
-        if self._identities is not None and self._identity is not NO_IDENTITY:
+        if self._is_coordinated:
+            self._next_sequence, self._is_confirmed = self._expected_sequence, False
+        elif self._identities is not None and self._identity is not NO_IDENTITY:
             self._identities.bump(self._identity)
 
     def taken(self, batch: ProduceBatch) -> None:
@@ -214,6 +231,10 @@ class PartitionQueue:
         self.in_flight.remove(batch)
         self._is_confirmed, self._acknowledged_at = True, now
         self.retry_at = -math.inf
+        if (batch.producer_id, batch.producer_epoch) == self._identity:
+            after = (batch.base_sequence + batch.count) % _SEQUENCES
+            if _is_lower(self._expected_sequence, after):
+                self._expected_sequence = after
         if not batch.has_ended:
             batch.acknowledge(base_offset, append_time)
 
@@ -263,6 +284,19 @@ class PartitionQueue:
         """Whether all numbers before those of a batch were acknowledged, or have failed."""
         others = (*self.in_flight, *self.retried)
         return not any(_is_before(other, batch) for other in others if other is not batch)
+
+    def number_refused(self, batch: ProduceBatch, error: KafkaGroupError) -> None:
+        """The leader refuses a batch in a transaction for its number or epoch. That it also refuses
+        those behind a batch that has failed was to be expected."""
+        if not self._is_new_epoch_needed:
+            self._has_unresolved = True
+        self.failed(batch, error)
+
+    def producer_unknown(self, batch: ProduceBatch, at: float) -> None:
+        """The log has no records of this producer, and expects 0: its topic was deleted and created
+        again. Leaders before 2.5 say so."""
+        self._expected_sequence = 0
+        self.needs_new_epoch(batch, at)
 
     def needs_new_epoch(self, batch: ProduceBatch, at: float) -> None:
         """The leader does not accept the epoch of the batch, or its number for another reason."""
@@ -320,4 +354,8 @@ def _is_before(one: ProduceBatch, other: ProduceBatch) -> bool:
     """Whether the numbers of a batch come before those of another, of the same partition."""
     if one.base_sequence == NO_SEQUENCE or other.base_sequence == NO_SEQUENCE:
         return False
-    return 0 < (other.base_sequence - one.base_sequence) % _SEQUENCES < _SEQUENCES // 2
+    return _is_lower(one.base_sequence, other.base_sequence)
+
+
+def _is_lower(one: int, other: int) -> bool:
+    return 0 < (other - one) % _SEQUENCES < _SEQUENCES // 2

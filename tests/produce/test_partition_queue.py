@@ -75,11 +75,13 @@ class Log:
 class World:
     """A queue, a connection and a log."""
 
-    def __init__(self, seed: int, *, idempotent: bool) -> None:
+    def __init__(self, seed: int, *, idempotent: bool, transactional: bool = False) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.log = Log()
-        self.identities = Identities() if idempotent else None
+        self.identities = Identities(is_coordinated=transactional) if idempotent else None
+        self.is_aborting = False
+        """Whether a record of the transaction has failed."""
         if self.identities is not None:
             self.identities.current = ProducerIdentity(7, 0)
         self.accumulator = Accumulator(
@@ -105,6 +107,8 @@ class World:
         self.queue.follow(1, TOPIC_ID)
 
     def add(self) -> None:
+        if self.is_aborting:
+            return
         value = b"%d" % len(self.accepted)
         batch = self.accumulator.add("t", 0, None, value, (), 0)
         self.accepted.append((batch, batch.count - 1, value))
@@ -127,8 +131,33 @@ class World:
         self.connection.append((batch, sent))
 
     def respond(self) -> None:
-        if not self.connection:
+        if self.connection:
+            self.handle_response()
+            self.end_transaction()
+
+    def end_transaction(self) -> None:
+        """Give up what is not in flight after a failure; begin another transaction once nothing is,
+        in another epoch only if the queue needs one."""
+        queue, identities = self.queue, self.identities
+        if identities is None or not identities.is_coordinated:
             return
+        failed = any(batch.error is not None for batch, _, _ in self.accepted[self.begun :])
+        self.is_aborting = self.is_aborting or failed
+        if not self.is_aborting:
+            return
+        for batch in self.accumulator.not_in_flight():
+            batch.fail(BrokerError(48))
+        self.accumulator.forget_ended()
+        if not queue.in_flight:
+            self.begun, self.is_aborting = len(self.accepted), False
+            if queue.is_epoch_lost:
+                producer_id, epoch = identities.current
+                identities.current = ProducerIdentity(producer_id, epoch + 1)
+
+    begun = 0
+    """The number of the first record of the transaction."""
+
+    def handle_response(self) -> None:
         kinds = ["append"] if self.is_healed else KINDS
         kind = self.random.choice(kinds)
         if kind == "lose":
@@ -149,6 +178,11 @@ class World:
                 self.queue.retry(batch, self.now)
             elif isinstance(found, int):
                 self.queue.acknowledged(batch, found, -1, self.now)
+            elif self.identities is not None and self.identities.is_coordinated:
+                if self.queue.is_next(batch):
+                    self.queue.number_refused(batch, BrokerError(45))
+                else:
+                    self.queue.out_of_order(batch, self.now)
             elif found == "fenced":
                 self.queue.needs_new_epoch(batch, self.now)
             else:
@@ -175,6 +209,7 @@ class World:
     def expire(self) -> None:
         self.now += self.random.random() * 3
         self.queue.expire(self.now, RequestTimeoutError("late"))
+        self.end_transaction()
 
     def heal(self) -> None:
         self.is_healed = True
@@ -185,6 +220,7 @@ class World:
                 return
             self.now += 0.01
             self.queue.expire(self.now, RequestTimeoutError("late"))
+            self.end_transaction()
             self.send()
             self.respond()
         raise AssertionError("the queue does not become idle")
@@ -218,9 +254,10 @@ KINDS = (
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_any_order_of_events_writes_each_record_once(part: int) -> None:
+@pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
+def test_any_order_of_events_writes_each_record_once(part: int, transactional: bool) -> None:
     for seed in range(100 * part, 100 * (part + 1)):
-        world = World(seed, idempotent=True)
+        world = World(seed, idempotent=True, transactional=transactional)
         steps: list[Callable[[], None]] = [
             *[world.add] * 4,
             *[world.send] * 5,
@@ -235,6 +272,44 @@ def test_any_order_of_events_writes_each_record_once(part: int) -> None:
             world.check()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}") from error
+
+
+def test_a_refused_batch_of_a_transaction_needs_no_other_epoch() -> None:
+    """Brokers before 2.5 give none to a producer that is running (KIP-360)."""
+    world = World(1, idempotent=True, transactional=True)
+    world.is_healed = True
+    world.send()
+    world.respond()
+    for _ in range(3):
+        for _ in range(3):
+            world.add()
+            world.send()
+        refused, _ = world.connection.popleft()
+        world.queue.failed(refused, BrokerError(87))
+        world.end_transaction()
+        world.heal()  # those behind it are out of order
+        world.add()
+        world.heal()
+    assert world.identities is not None
+    assert world.identities.current == (7, 0)
+    world.check()
+    assert world.log.values == [b"first", b"3", b"7", b"11"]
+
+
+def test_a_batch_whose_outcome_is_unknown_needs_another_epoch() -> None:
+    world = World(1, idempotent=True, transactional=True)
+    world.is_healed = True
+    world.send()
+    world.respond()
+    world.add()
+    world.send()
+    unknown, _ = world.connection.popleft()
+    unknown.is_maybe_written = True
+    world.queue.failed(unknown, BrokerError(87))
+    assert world.queue.is_epoch_lost
+    world.end_transaction()
+    assert world.identities is not None
+    assert world.identities.current == (7, 1)
 
 
 def test_numbers_begin_again_at_0_after_the_greatest() -> None:

@@ -50,7 +50,7 @@ class RecordEnds:
         self.failed_records += batch.count
         if self._transactions is not None:
             self._transactions.record_failed(batch.error)
-            if batch.attempts:
+            if batch.is_maybe_written:
                 self._transactions.note_epoch_needed()
         if len(self._unread) >= _MAX_UNREAD:
             oldest = self._unread.popleft()
@@ -62,6 +62,7 @@ class RecordEnds:
     def fail_all(self, error: KafkaGroupError) -> None:
         """Fail all records that have not ended."""
         for batch in self._accumulator.unfinished():
+            batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
             self._fail(batch, error)
         self._accumulator.forget_ended()
 
@@ -78,7 +79,6 @@ class RecordEnds:
             self.give_up(TransactionAbortedError(manager.error))
 
     def _fail(self, batch: ProduceBatch, error: KafkaGroupError) -> None:
-        batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
         batch.fail(error)
         self.note_end(batch)
 

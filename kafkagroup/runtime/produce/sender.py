@@ -265,6 +265,7 @@ class Sender:
                     batch.fail(error)
                     queue.put_back(batch, anyio.current_time())
                 else:
+                    batch.is_maybe_written = True
                     queue.failed(batch, error)
                 self._after(queue, batch)
             return
@@ -383,6 +384,11 @@ class Sender:
             case ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH if self._ids is not None:
                 queue.needs_new_epoch(batch, at)
                 self._report(queue, error, now)
+            case ProduceAction.NEW_EPOCH if part.error_code == ErrorCode.UNKNOWN_PRODUCER_ID:
+                queue.producer_unknown(batch, at)
+                self._report(queue, error, now)
+            case ProduceAction.OUT_OF_ORDER | ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH:
+                queue.number_refused(batch, error)
             case ProduceAction.SPLIT if batch.count > 1 and not batch.has_ended:
                 halves = split(batch)
                 queue.split(batch, halves, now)
@@ -481,6 +487,10 @@ class Sender:
             if not any(queue.in_flight for queue in self._accumulator.queues()):
                 return
             await self._responded.wait()
+
+    def needs_epoch(self) -> bool:
+        """Whether a partition needs another epoch of the coordinator, once nothing is in flight."""
+        return any(queue.is_epoch_lost for queue in self._accumulator.queues())
 
     async def flush(self) -> None:
         """As `wait_all`. Raises: NotWrittenError for unread failures."""

@@ -22,7 +22,11 @@ from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Close, Delay, Late, Swallow
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.produce import ProduceRequest
-from kafkagroup.wire.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequest
+from kafkagroup.wire.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -126,6 +130,65 @@ async def test_going_on_after_a_failure_does_not_commit(version: int) -> None:
                         await tx.send("t", b"later")
         assert await visible(kafka) == []
         assert kafka.transaction_state("tx") in ("CompleteAbort", "Empty")
+
+
+async def test_a_refused_record_needs_no_other_epoch() -> None:
+    """Brokers before 2.5 give none to a producer that is running (KIP-360)."""
+    async with cluster(topics={"t": 2}) as kafka:
+        kafka.set_transaction_version(0)
+        async with Producer(**TRANSACTIONAL, batch_size=1) as producer:
+            async with producer.transaction() as tx:
+                await tx.send("t", b"first", partition=0)
+            for n in range(3):
+                kafka.fail(ProduceRequest, ErrorCode.INVALID_RECORD, partition=TP)
+                with pytest.raises(TransactionAbortedError, match="INVALID_RECORD"):
+                    async with producer.transaction() as tx:
+                        for partition in (1, 0, 0, 0):
+                            tx.send_nowait("t", b"aborted", partition=partition)
+                async with producer.transaction() as tx:
+                    tx.send_nowait("t", b"%d" % n, partition=0)
+                    tx.send_nowait("t", b"%d" % n, partition=1)
+        assert len(kafka.requests(InitProducerIdRequest)) == 1
+        assert await visible(kafka) == [b"first", b"0", b"1", b"2", b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("age", [1_000, 300_000], ids=["noticed", "unnoticed"])
+async def test_a_topic_that_is_created_again_is_written_to(version: int, age: int) -> None:
+    """Its log begins without numbers."""
+    async with cluster(topics={"t": 1, "other": 1}) as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL, metadata_max_age_ms=age) as producer:
+            for n in range(6):
+                async with producer.transaction() as tx:
+                    await tx.send("other", b"%d" % n)
+                    if n == 4 and age == 1_000:
+                        await tx.send("t", b"deleted")
+                    if n % 2 == 0:
+                        kafka.delete_topic("t")
+                        kafka.create_topic("t", 1)
+                        await anyio.sleep(5)
+                    await tx.send("t", b"%d" % n)
+        assert await visible(kafka) == [b"4", b"5"]
+        assert await visible(kafka, "other") == [b"%d" % n for n in range(6)]
+
+
+async def test_a_log_that_does_not_know_the_producer_is_written_to() -> None:
+    """Brokers before 2.5 refuse a first number other than 0. Topics have no ids before 2.8."""
+    async with cluster() as kafka:
+        kafka.set_transaction_version(0)
+        async with Producer(**TRANSACTIONAL) as producer:
+            async with producer.transaction() as tx:
+                await tx.send("t", b"deleted")
+            kafka.delete_topic("t")
+            kafka.create_topic("t", 1)
+            kafka.fail(ProduceRequest, ErrorCode.UNKNOWN_PRODUCER_ID, partition=TP)
+            async with producer.transaction() as tx:
+                await tx.send("t", b"0")
+                await tx.send("t", b"1")
+        (state,) = kafka.producers("t", 0)
+        assert state.last_sequence == 1
+        assert len(kafka.requests(InitProducerIdRequest)) == 1
+        assert await visible(kafka) == [b"0", b"1"]
 
 
 async def test_an_expired_record_aborts_and_the_next_transaction_works(version: int) -> None:
