@@ -11,6 +11,11 @@ from anyio.abc import ByteStream
 from kafkagroup.testing import LocalKafka
 from kafkagroup.testing.local import LocalKafkaUnavailable
 
+CONFIG = {
+    # How often the coordinator looks for transactions that are open for too long; 10 s by default.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+}
+
 
 @pytest.fixture
 def anyio_backend():
@@ -21,7 +26,7 @@ def anyio_backend():
 def old(request, tmp_path_factory):
     """Return a node of an old release, shared by the tests of a module."""
     folder = tmp_path_factory.mktemp("kafka")
-    kafka = LocalKafka(request.param, directory=folder)
+    kafka = LocalKafka(request.param, directory=folder, config=CONFIG)
     try:
         kafka.start()
     except LocalKafkaUnavailable as error:
