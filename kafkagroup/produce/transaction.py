@@ -292,6 +292,19 @@ class _Step:
             self._open()
         self._complete_call()
 
+    def _keeps_timeout(self, attempt: Attempt, error: KafkaGroupError) -> bool:
+        """Begin with the timeout that the coordinator has, if it gives no epoch for another one, as
+        before Kafka 2.5, and none was asked for: return whether that is so."""
+        call = self.state.call
+        former = None if call is None else call.former_timeout_ms
+        is_too_old = isinstance(error, UnsupportedVersionError)
+        if former is None or attempt.send.attempts or not is_too_old:
+            return False
+        self._move(Phase.READY, needs_epoch=False, attempt=None, timeout_ms=former)
+        self._open()
+        self._complete_call()
+        return True
+
     def _set_epoch(self, producer_id: int, epoch: int) -> None:
         self._set(producer_id=producer_id, epoch=epoch, is_epoch_used=False)
 
@@ -306,9 +319,13 @@ class _Step:
         is_upgrade = call.version >= ENDS_EPOCH and not self.state.ends_epoch
         is_upgrade = is_upgrade and self.state.is_epoch_used
         timeout_ms = call.timeout_ms or self.state.timeout_ms
-        is_other_timeout = timeout_ms != self.state.timeout_ms
+        former = self.state.timeout_ms
+        needs_epoch = self.state.needs_epoch or is_upgrade
         self._set(version=call.version, timeout_ms=timeout_ms)
-        if self.state.needs_epoch or is_upgrade or is_other_timeout:
+        if needs_epoch:
+            self._initialize()
+        elif timeout_ms != former:
+            self._set(call=evolve(call, former_timeout_ms=former))
             self._initialize()
         else:
             self._open()
@@ -701,6 +718,8 @@ class _Step:
                     attempt = self._lost(attempt)
                 self._set(attempt=self._again(attempt, TransactionAction.LOOK_UP))
             case Refused(error=error):
+                if is_init and self._keeps_timeout(attempt, error):
+                    return
                 if is_init and self.state.has_identity:
                     error = _no_next_epoch(error)
                 self._fail(Phase.FATAL, error)
@@ -888,9 +907,8 @@ def _no_next_epoch(error: KafkaGroupError) -> KafkaGroupError:
     if not isinstance(error, UnsupportedVersionError):
         return error
     return UnsupportedVersionError(
-        "the next transaction needs another epoch, which brokers before 2.5 do not give: the outcome"
-        " of a request of an earlier one is not known, or its timeout differs; create a new"
-        f" producer: {error}"
+        "the outcome of a request of an earlier transaction is not known, so the next one needs"
+        f" another epoch, which brokers before 2.5 do not give: create a new producer: {error}"
     )
 
 

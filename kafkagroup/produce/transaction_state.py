@@ -120,6 +120,8 @@ class Call:
     """The `transaction.version` of the transaction to begin."""
     timeout_ms: int | None = None
     """Its timeout; None: as the last one."""
+    former_timeout_ms: int | None = None
+    """The timeout that the coordinator has, if another epoch is only for `timeout_ms`."""
 
 
 @frozen

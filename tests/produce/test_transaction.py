@@ -473,8 +473,22 @@ def test_a_broker_without_epochs_for_owners_ends_the_producer() -> None:
     call = run.call(BeginRequested, version=0)
     run.refuse(UnsupportedVersionError("InitProducerId 3"))
     assert run.at(Phase.FATAL)
-    words = "or its timeout differs; create a new producer: InitProducerId 3"
+    words = "brokers before 2.5 do not give: create a new producer: InitProducerId 3"
     assert Like(UnsupportedVersionError, words) == run.ended[call]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_broker_without_epochs_for_owners_keeps_the_timeout(lost: int) -> None:
+    run = ready(0)
+    call = run.call(BeginRequested, version=0, timeout_ms=10_000)
+    if lost:  # by a coordinator of another release
+        run.lose()
+    run.refuse(UnsupportedVersionError("InitProducerId 3"))
+    if lost:
+        assert run.at(Phase.FATAL)
+    else:
+        assert (run.ended[call], run.state.timeout_ms) == (None, 60_000)
+        assert (run.state.phase, run.state.needs_epoch) == (Phase.IN_TRANSACTION, False)
 
 
 def test_an_epoch_is_denied() -> None:
