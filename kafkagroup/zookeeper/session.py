@@ -369,16 +369,24 @@ class Session:
         return None
 
     async def _foreign_members(self) -> str:
-        found = []
+        found: list[str] = []
         for parent in self._paths.foreign:
             try:
                 names = await self._wait(self._client.get_children_async(parent))
-                for name in sorted(names)[:_NAMED_MEMBERS]:
-                    data, _ = await self._wait(self._client.get_async(f"{parent}/{name}"))
-                    owner = escaped(data.decode("utf-8", "replace")) if data else ""
-                    found.append(f"{parent}/{name}" + (f" of {owner}" if owner else ""))
             except _Missing:
-                continue  # it has none, or has left since
+                continue
+            of_path: list[str] = []
+            for name in sorted(names):
+                if len(of_path) == _NAMED_MEMBERS:
+                    break
+                path = f"{parent}/{name}"
+                try:
+                    data, _ = await self._wait(self._client.get_async(path))
+                except _Missing:
+                    continue  # this one has left since; the others may be alive
+                owner = escaped(data.decode("utf-8", "replace")) if data else ""
+                of_path.append(path + (f" of {owner}" if owner else ""))
+            found += of_path
         return ", ".join(found)
 
     async def _create(self, path: str, data: bytes) -> None:
@@ -467,7 +475,11 @@ class Session:
         transaction = self._member_transaction()
         transaction.delete(path)
         error = await self._commit(transaction)
-        if error is not None and not isinstance(error, NoNodeError):
+        if error is None:
+            return
+        # The missing node may be the claim, which is released then, or the member's own node, which
+        # an operator has deleted: the claim exists until the member has registered again.
+        if not isinstance(error, NoNodeError) or await self._sync_and_check_owner(path):
             raise ConnectionLostError(f"releasing {unit}: {error!r}")
 
     def _member_transaction(self) -> Any:
