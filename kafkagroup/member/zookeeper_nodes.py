@@ -29,6 +29,8 @@ __all__ = [
     "admitted",
     "decode_metadata",
     "encode_metadata",
+    "generation_claim",
+    "generation_of",
     "partition_of",
     "unit_of",
 ]
@@ -98,6 +100,16 @@ def partition_of(unit: str) -> TopicPartition:
     """Return the partition of a unit."""
     topic, _, partition = unit.rpartition(":")
     return TopicPartition(topic, int(partition))
+
+
+def generation_claim(generation: str, name: str) -> str:
+    """Return the name of the node by which a member claims a generation."""
+    return f"{generation}@{name}"
+
+
+def generation_of(claim: str) -> str:
+    """Return the generation of such a node."""
+    return claim.partition("@")[0]
 
 
 def encode_metadata(metadata: Metadata) -> bytes:

@@ -1,9 +1,10 @@
 """One session with ZooKeeper: executes the requests of a member through kazoo.
 
-Only this module calls kazoo. kazoo runs in threads of its own, and its results are posted to the
-event loop. A claim or release is a transaction that fails if the member's own node is missing:
-when a session expires, kazoo begins a new one by itself, which must not execute the requests of the
-old one.
+Only this module sends requests with kazoo; `access.py` has the arguments of its client. kazoo runs
+in threads of its own, and its results are posted to the event loop.
+
+A claim or release is a transaction that fails if the member's own node is missing: when a session
+expires, kazoo begins a new one by itself, which must not execute the requests of the old one.
 
 Three methods need what kazoo has no public name for, and use private ones, also of its connection
 (`_connection`). These names exist in all supported releases, 2.10 and later:
@@ -47,7 +48,7 @@ from kafkagroup.errors import (
     RequestTimeoutError,
     TlsError,
 )
-from kafkagroup.member.zookeeper_nodes import MemberNode, Paths
+from kafkagroup.member.zookeeper_nodes import MemberNode, Paths, generation_claim, generation_of
 from kafkagroup.member.zookeeper_vocabulary import (
     Claim,
     Claimed,
@@ -102,7 +103,7 @@ _SERVERS_PER_TIMEOUT = 3
 """How many servers that do not respond the client can try within one session timeout."""
 
 _NAMED_MEMBERS = 3
-"""How many members of another library a message names."""
+"""How many members of another library a message names, of each path."""
 
 _kazoo_logger = logger.getChild("kazoo")
 # kazoo logs each request, and requests for authentication have the password.
@@ -278,9 +279,9 @@ class Session:
             self._client.close()
         except Exception as error:
             logger.debug("%s: closing a session: %r", self._client_name, error)
-        self._to_loop(self._closed)
+        self._to_loop(self._on_closed)
 
-    def _closed(self) -> None:
+    def _on_closed(self) -> None:
         self._on_event(SessionClosed(now=self._now(), session=self._number))
 
     # ------------------------------------------------------------ requests
@@ -294,7 +295,7 @@ class Session:
                 # kazoo may lose a request in a reconnection. Without a timeout the member would
                 # wait forever, as its other requests keep the session alive.
                 with anyio.fail_after(self._timeout):
-                    event = await self._result(request)
+                    event = await self._perform(request)
             except TimeoutError:
                 error = RequestTimeoutError(f"ZooKeeper did not answer in {self._timeout:g} s")
                 event = RequestFailed(now=self._now(), token=request.token, error=error)
@@ -306,7 +307,8 @@ class Session:
                 self._in_flight.discard(scope)
             self._on_event(event)
 
-    async def _result(self, request: SessionRequest) -> ZooKeeperEvent:
+    async def _perform(self, request: SessionRequest) -> ZooKeeperEvent:
+        """Perform a request; return the event that reports its success. Raises: KafkaGroupError."""
         token = request.token
         match request:
             case Register():
@@ -435,7 +437,7 @@ class Session:
         return int(found.cversion)
 
     async def _claim(self, unit: str) -> bool:
-        path = self._paths.claim(unit)
+        path = self._claim_path(unit)
         error = await self._commit(self._claim_transaction(path))
         if error is None:
             return True
@@ -454,14 +456,15 @@ class Session:
         if error is not None and not isinstance(error, NodeExistsError):
             raise ConnectionLostError(f"claiming generation {generation}: {error!r}")
         claims = await self._wait(self._client.get_children_async(self._paths.claims))
-        if all(claim.partition("@")[0] == generation for claim in claims):
+        if all(generation_of(claim) == generation for claim in claims):
             return True
         await self._release(generation)
         return False
 
     def _claim_path(self, unit: str) -> str:
-        own = f"{unit}@{self._name}" if self._exclusive_generations else unit
-        return self._paths.claim(own)
+        if self._exclusive_generations:
+            unit = generation_claim(unit, self._name)
+        return self._paths.claim(unit)
 
     def _claim_transaction(self, path: str) -> Any:
         transaction = self._member_transaction()
@@ -520,7 +523,12 @@ class Session:
     # ------------------------------------------------------------ kazoo's results
 
     async def _commit(self, transaction: Any) -> Exception | None:
-        """Commit a transaction. Return None if it was executed, its error if not."""
+        """Commit a transaction. Return None if it was executed; if not, the error of the operation
+        that failed, for the caller to judge.
+
+        Raises: AuthenticationError, ConfigurationError if ZooKeeper refuses the credentials or the
+        ACL; ConnectionLostError if the transaction may have been executed.
+        """
         results = await self._wait(transaction.commit_async())
         errors = [result for result in results if isinstance(result, Exception)]
         # Operations before the failed one report "rolled back", and those after it "not reached".
@@ -540,6 +548,8 @@ class Session:
             raise _translate(error) from error
 
 
+# A caller that expects one of these catches it. Else the nodes have changed since the member read
+# them, and it repeats the request as after a lost connection: so both are ConnectionLostErrors.
 class _Exists(ConnectionLostError):
     """The node exists already."""
 

@@ -52,6 +52,8 @@ from kafkagroup.member.zookeeper_nodes import (
     admitted,
     decode_metadata,
     encode_metadata,
+    generation_claim,
+    generation_of,
     partition_of,
     unit_of,
 )
@@ -713,6 +715,11 @@ def test_paths_are_valid_in_zookeeper():
 )
 def test_units_round_trip_to_partitions(topic, number):
     assert partition_of(unit_of(TopicPartition(topic, number))) == TopicPartition(topic, number)
+
+
+def test_a_claim_of_a_generation_names_its_member():
+    assert generation_claim("17", "a@b") == "17@a@b"
+    assert generation_of("17@a@b") == "17"
 
 
 # ---------------------------------------------------------------- random runs
