@@ -19,9 +19,11 @@ from kafkagroup._generic import K_co, K_contra, V_co, V_contra
 from kafkagroup._public import public
 from kafkagroup.consume.commits import Commit, of_assignment
 from kafkagroup.errors import (
+    BrokerError,
     ClosedError,
     CommitFailedError,
     ConfigurationError,
+    ErrorCode,
     KafkaGroupError,
     NotStartedError,
     RequestTimeoutError,
@@ -114,10 +116,11 @@ class ConsumingTransaction(
     and the offsets. A block that takes longer than 0.8 of `transaction_timeout_ms`, here 10,000 by
     default, is cancelled, and its transaction aborted.
 
-    If the group takes partitions away meanwhile, or the brokers have not acknowledged all in that
-    time, the transaction is aborted, a warning is logged, and the iteration continues: this
-    consumer, or the next owner, gets the records again. Every other failure is raised, as
-    `Transaction` says, after the consumer has returned to where the transaction began.
+    If the group takes partitions away meanwhile, the brokers have not acknowledged all in that
+    time, or the coordinator has aborted the transaction, it is aborted here, too, a warning is
+    logged, and the iteration continues: this member or the next owner gets the records. Every other
+    failure is raised, as `Transaction` says, after the consumer has returned to where the
+    transaction began.
     """
 
     _default_timeout = 10.0
@@ -218,8 +221,10 @@ class ConsumingTransaction(
 
 
 def _is_repeated(error: BaseException | None) -> bool:
-    """Whether the iteration continues: a member has lost partitions, or its generation, or brokers
-    have not answered in time."""
+    """Whether the iteration continues: a member has lost partitions, or its generation; brokers
+    have not answered in time; or the coordinator has aborted the transaction at its timeout."""
     if isinstance(error, TransactionAbortedError):
         error = error.why
+    if isinstance(error, BrokerError):
+        return error.code == ErrorCode.INVALID_TXN_STATE
     return isinstance(error, CommitFailedError | RequestTimeoutError)

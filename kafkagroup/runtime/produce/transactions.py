@@ -319,7 +319,9 @@ class TransactionManager:
         try:
             self._take(partial(kind, call=number, **fields))
             if not call.ended.is_set() and not await call.ended.wait(deadline):
-                reason = f"it took longer than {deadline - called_at:.4g} s"
+                allowed = deadline - called_at
+                # A process that stood still may have begun when the time was over.
+                reason = f"it took longer than {max(0.0, allowed):.4g} s"
                 self._take(partial(abandon, reason=reason))
         except BaseException:
             self._take(partial(abandon, reason="it was cancelled"))

@@ -235,6 +235,38 @@ async def test_a_leader_that_is_away_for_longer_than_a_transaction(
         assert await visible(kafka) == numbers(10)
 
 
+async def test_what_the_coordinator_has_aborted_comes_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its node was away for longer than a transaction may be open; or this process stood still."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.produce("in", numbers(10))
+        away = kafka.fail(EndTxnRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+
+        async def heal() -> None:
+            await anyio.sleep(15)
+            away.stop()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(heal)
+            attempts = 0
+            async for tx in producer.transactions(reader):
+                async with tx as records:
+                    attempts += 1
+                    assert [record.value for record in records] == numbers(10)
+                    for record in records:
+                        tx.send_nowait("t", record.value)
+                if kafka.committed("g", "in") == {0: 10}:
+                    break
+        assert attempts == 2
+        assert "the coordinator has aborted the transaction" in caplog.text
+        assert await visible(kafka) == numbers(10)
+
+
 async def test_it_ends_when_the_consumer_is_stopped() -> None:
     async with cluster(topics={"in": 1, "t": 1}), Producer(**TRANSACTIONAL) as producer:
         async with consumer() as reader, anyio.create_task_group() as tasks:
