@@ -1,9 +1,10 @@
 """The exactly-once pipeline: three groups in a row carry numbered records from topic to topic, in
-transactions, on a cluster of three nodes, while members and brokers are killed with SIGKILL. At the
-end Kafka's own read_committed consumer must find each number exactly once in each topic.
+transactions, on a cluster of three nodes, while members and brokers are killed with SIGKILL, and
+members are frozen for longer than their session. At the end Kafka's own read_committed consumer
+must find each number exactly once in each topic.
 
 python tests/verification/soak/exactly_once.py [--records N] [--seed N] [--member-kills N]
-    [--broker-kills N] [--seconds N] [--kafka VERSION] [--logs FOLDER]
+    [--broker-kills N] [--freezes N] [--seconds N] [--kafka VERSION] [--logs FOLDER]
 """
 
 import argparse
@@ -102,12 +103,13 @@ class Outcome:
     """From the first member's start until the last record was through."""
     member_kills: int
     broker_kills: int
+    freezes: int
     ended: Counter[str]
     """Members that have ended by themselves, by reason."""
     transactions: int
     """How many the members have seen the end of."""
     aborted: int
-    """How many of them lost their partitions to another member."""
+    """How many were aborted, and their records came again, without the end of the member."""
     longest_stall: float
     is_stuck: bool
 
@@ -124,7 +126,7 @@ class Outcome:
             f"{count} members ended by themselves: {why}" for why, count in self.ended.items()
         ]
         lines.append(
-            f"{self.transactions} transactions, {self.aborted} of them aborted by a rebalance;"
+            f"{self.transactions} transactions, {self.aborted} of them aborted and repeated;"
             f" longest time without a record in the last topic: {self.longest_stall:.0f} s"
         )
         last = self.topics[-1]
@@ -132,7 +134,8 @@ class Outcome:
             f"exactly once{', STUCK' if self.is_stuck else ''}:"
             f" {self.records} records through {len(self.topics) - 1} stages in"
             f" {self.seconds:.0f} s, {self.member_kills} members and {self.broker_kills} brokers"
-            f" killed: {last.lost} lost, {last.duplicated} duplicated"
+            f" killed, {self.freezes} members frozen: {last.lost} lost,"
+            f" {last.duplicated} duplicated"
         )
         return "\n".join(lines)
 
@@ -174,6 +177,7 @@ class Pipeline:
         self._records: int = options.records
         self._member_kills: int = options.member_kills
         self._broker_kills: int = options.broker_kills
+        self._freezes: int = options.freezes
         self._seconds: float = options.seconds or max(
             options.member_kills * SECONDS_PER_MEMBER_KILL,
             options.broker_kills * SECONDS_PER_BROKER_KILL,
@@ -202,6 +206,7 @@ class Pipeline:
         self._longest_stall = 0.0
         self._members_killed = 0
         self._brokers_killed = 0
+        self._frozen = 0
         self._ended: Counter[str] = Counter()
 
     async def run(self) -> Outcome:
@@ -217,6 +222,7 @@ class Pipeline:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write)
                 tasks.start_soon(self._kill_members)
+                tasks.start_soon(self._freeze_members)
                 tasks.start_soon(self._kill_brokers)
             _print("no more faults")
             while self._through < self._records and not is_stuck:
@@ -237,9 +243,10 @@ class Pipeline:
             seconds=seconds,
             member_kills=self._members_killed,
             broker_kills=self._brokers_killed,
+            freezes=self._frozen,
             ended=self._ended,
             transactions=sum(len(re.findall(r"^[\d:]+ ended", text, re.M)) for text in texts),
-            aborted=sum(text.count("a transaction was aborted") for text in texts),
+            aborted=sum(text.count(" kafkagroup.consuming_transactions: ") for text in texts),
             longest_stall=self._longest_stall,
             is_stuck=is_stuck,
         )
@@ -342,6 +349,29 @@ class Pipeline:
                 _print(f"member {slot.name} killed for {away:.1f} s")
                 restarts.start_soon(self._start_after, slot, away)
 
+    async def _freeze_members(self) -> None:
+        """Stop members for longer than their session, and mostly than a transaction may take: a
+        member that continues must not commit."""
+        pause = self._seconds / max(1, self._freezes)
+        due = anyio.current_time()
+        async with anyio.create_task_group() as thaws:
+            for _ in range(self._freezes):
+                await anyio.sleep_until(due + pause * self._random.uniform(0.1, 1.0))
+                due += pause
+                running = [slot for slot in self._slots if slot.process is not None]
+                if running:
+                    slot = self._random.choice(running)
+                    seconds = self._random.uniform(SESSION + 1.0, 2.5 * SESSION)
+                    _print(f"member {slot.name} frozen for {seconds:.1f} s")
+                    assert slot.process is not None
+                    slot.process.send_signal(signal.SIGSTOP)
+                    self._frozen += 1
+                    thaws.start_soon(self._thaw_after, slot.process, seconds)
+
+    async def _thaw_after(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        await anyio.sleep(seconds)
+        process.send_signal(signal.SIGCONT)  # nothing happens if it was killed meanwhile
+
     async def _start_after(self, slot: Slot, seconds: float) -> None:
         await anyio.sleep(seconds)
         slot.start()
@@ -353,9 +383,11 @@ class Pipeline:
             for slot in self._slots:
                 if slot.process is not None and (code := slot.process.poll()) is not None:
                     slot.process = None
-                    lines = slot.log.read_text("utf-8").splitlines() or [""]
-                    _print(f"member {slot.name} ENDED with exit code {code}: {lines[-1]}")
-                    self._ended[f"exit code {code}: {lines[-1][:200]}"] += 1
+                    # Groups of exceptions end with a frame.
+                    lines = re.findall(r"^.*\w.*$", slot.log.read_text("utf-8"), re.M) or [""]
+                    reason = f"exit code {code}: {lines[-1].strip()[:300]}"
+                    _print(f"member {slot.name} ENDED with {reason}")
+                    self._ended[reason] += 1
                     await anyio.sleep(0.5)
                     slot.start()
 
@@ -472,6 +504,7 @@ def options_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--member-kills", type=int, default=200)
     parser.add_argument("--broker-kills", type=int, default=30)
+    parser.add_argument("--freezes", type=int, default=20, help="members that are stopped a while")
     parser.add_argument("--seconds", type=float, help="that records and faults last")
     parser.add_argument("--limit", type=float, default=3_600.0, help="after which it has failed")
     parser.add_argument(
