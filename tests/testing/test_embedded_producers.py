@@ -1,6 +1,9 @@
-"""The producers of other clients write to the embedded broker, with their default options and in
-transactions of both kinds. A consumer of ours reads what they have committed."""
+"""The producers of other clients write to the embedded broker, with their default options,
+idempotent, and in transactions of every version. A consumer of ours reads what they have
+committed."""
 
+import re
+import shutil
 import subprocess
 import warnings
 from collections.abc import Callable
@@ -28,6 +31,7 @@ with warnings.catch_warnings():
 
 DEADLINE = 30.0
 VALUES = ["one", "aborted two", "three"]
+VERSIONS = pytest.mark.parametrize("version", [0, 1, 2], ids="TV{}".format)
 WRITTEN = {"one", "aborted two", "three", "tx one", "tx three"}
 
 
@@ -50,10 +54,11 @@ async def committed(kafka: EmbeddedKafka) -> set[str]:
 
 def librdkafka(kafka: EmbeddedKafka) -> None:
     servers = {"bootstrap.servers": kafka.bootstrap_servers}
-    producer = confluent_kafka.Producer(servers | {"enable.idempotence": True})
-    for value in VALUES:
-        producer.produce("t", value)
-    assert producer.flush(DEADLINE) == 0
+    for is_idempotent, values in (False, VALUES[:1]), (True, VALUES[1:]):
+        producer = confluent_kafka.Producer(servers | {"enable.idempotence": is_idempotent})
+        for value in values:
+            producer.produce("t", value)
+        assert producer.flush(DEADLINE) == 0
     producer = confluent_kafka.Producer(servers | {"transactional.id": "tx"})
     producer.init_transactions(DEADLINE)
     group = confluent_kafka.Consumer(servers | {"group.id": "g"}).consumer_group_metadata()
@@ -69,10 +74,13 @@ def librdkafka(kafka: EmbeddedKafka) -> None:
 
 
 def kafka_python(kafka: EmbeddedKafka) -> None:
-    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
-    for value in VALUES:
-        producer.send("t", value.encode())
-    producer.close(DEADLINE)
+    for is_idempotent, values in (True, VALUES[:1]), (False, VALUES[1:]):
+        producer = KafkaProducer(
+            bootstrap_servers=kafka.bootstrap_servers, enable_idempotence=is_idempotent
+        )
+        for value in values:
+            producer.send("t", value.encode())
+        producer.close(DEADLINE)
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id="tx")
     producer.init_transactions()
     for count, value in enumerate(VALUES):
@@ -87,7 +95,7 @@ def kafka_python(kafka: EmbeddedKafka) -> None:
     producer.close(DEADLINE)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@VERSIONS
 @pytest.mark.parametrize("write", [librdkafka, kafka_python])
 @pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 def test_other_producers_write(write: Callable[[EmbeddedKafka], None], version: int) -> None:
@@ -100,12 +108,17 @@ def test_other_producers_write(write: Callable[[EmbeddedKafka], None], version: 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_aiokafkas_producers_write() -> None:
-    async with EmbeddedKafka({"t": 1}) as kafka:
+@VERSIONS
+async def test_aiokafkas_producers_write(version: int) -> None:
+    settings = BrokerSettings(transaction_version=version)
+    async with EmbeddedKafka({"t": 1}, settings=settings) as kafka:
         servers = kafka.bootstrap_servers
-        async with AIOKafkaProducer(bootstrap_servers=servers, enable_idempotence=True) as producer:
-            for value in VALUES:
-                await producer.send_and_wait("t", value.encode())
+        for is_idempotent, values in (False, VALUES[:1]), (True, VALUES[1:]):
+            async with AIOKafkaProducer(
+                bootstrap_servers=servers, enable_idempotence=is_idempotent
+            ) as producer:
+                for value in values:
+                    await producer.send_and_wait("t", value.encode())
         async with AIOKafkaProducer(bootstrap_servers=servers, transactional_id="tx") as producer:
             for count, value in enumerate(VALUES):
                 await producer.begin_transaction()
@@ -119,7 +132,7 @@ async def test_aiokafkas_producers_write() -> None:
         assert kafka.committed("g", "t") == {0: 2}
 
 
-@pytest.mark.parametrize("version", [0, 1, 2])
+@VERSIONS
 def test_javas_producers_write(version: int) -> None:
     try:
         java = find_java()
@@ -138,3 +151,37 @@ def test_javas_producers_write(version: int) -> None:
         assert anyio.run(committed, kafka) == WRITTEN
         # From version 2 on partitions need not be added.
         assert bool(kafka.requests(AddPartitionsToTxnRequest)) == (version < 2)
+        assert kafka.committed("g", "t") == {0: 2}
+
+
+@pytest.fixture(scope="module")
+def franz_go(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the program that writes with franz-go. Compiling it takes half a minute of CPU."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("franz-go's producer is NOT TRIED: there is no Go here")
+    program = tmp_path_factory.mktemp("go") / "writer"
+    built = subprocess.run(
+        (go, "build", "-o", program, "."),
+        cwd=Path(__file__).parent / "go",
+        capture_output=True,
+        text=True,
+        timeout=1_800,
+        check=False,
+    )
+    if built.returncode and re.search("dial tcp|toolchain|requires go", built.stderr):
+        pytest.skip(f"franz-go's producer is NOT TRIED: {built.stderr[-200:]}")
+    assert not built.returncode, built.stderr
+    return program
+
+
+@pytest.mark.long
+@VERSIONS
+def test_franz_gos_producers_write(franz_go: Path, version: int) -> None:
+    with EmbeddedKafka({"t": 1}, settings=BrokerSettings(transaction_version=version)) as kafka:
+        subprocess.run(
+            (franz_go, kafka.bootstrap_servers, "t", ",".join(VALUES)),
+            check=True,
+            timeout=2 * DEADLINE,
+        )
+        assert anyio.run(committed, kafka) == WRITTEN
