@@ -186,7 +186,8 @@ async def test_a_topic_that_is_created_again_is_written_to(old, name):
         await create(old, name)
         for n in range(3):
             assert (await producer.send(name, b"again %d" % n)).offset == n
-        assert producer.metrics().retried_batches > 0
+        if old.version == "2.4.1":
+            assert producer.metrics().retried_batches > 0
     assert await values(old, name) == [b"again 0", b"again 1", b"again 2"]
 
 
