@@ -38,7 +38,15 @@ DIFFERENT = {
     "restart": NEWER,
     "sessions": SHARES,
     "static_first": SHARES,
+    "topic_max_message_bytes": NEWER,
+    "topic_option_limits": "3.9.1 allows segments of less than 1 MiB",
+    "topic_options": "3.9.1 has other options of topics, and other defaults",
     "topics": NEWER,
+    "transaction_2": NEWER,
+    "transaction_admin": NEWER,
+    "transaction_offsets": NEWER,
+    "transaction_refused": NEWER,
+    "transaction_timeout": NEWER,
     "versions_of_topics": NEWER,
 }
 
