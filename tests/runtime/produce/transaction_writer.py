@@ -23,6 +23,12 @@ from kafkagroup.wire.messages.produce import (
 
 __all__ = ["TransactionWriter"]
 
+_FOR_A_WHILE = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
+
 
 @attrs.define
 class TransactionWriter:
@@ -84,9 +90,10 @@ class TransactionWriter:
         return code
 
     async def written(self, value: str, partition: int = 0) -> None:
-        """Write a record, once the markers of the last transaction are written."""
+        """Write a record, once the markers of the last transaction are written, and the leader of a
+        topic just made is up."""
         while code := await self.write(value, partition):
-            assert code == ErrorCode.CONCURRENT_TRANSACTIONS
+            assert code in _FOR_A_WHILE
             await anyio.sleep(0.02)
 
     async def another(self) -> TransactionWriter:
