@@ -524,7 +524,7 @@ class BrokerConnection:
         if self._abandoned and min(self._abandoned.values()) <= now:
             self._time_out("a cancelled request")
         self._raise_if_closed()
-        if not self._identified:
+        if self._awaits_identity():
             self._request_identity(request)
         correlation_id = self._send(request, version)
         in_flight = self._in_flight[correlation_id] = _InFlightRequest(on_response)
@@ -559,6 +559,11 @@ class BrokerConnection:
             return self._protocol.choose_version(MetadataRequest) >= _MIN_IDENTITY_VERSION
         except UnsupportedVersionError:
             return False
+
+    def _awaits_identity(self) -> bool:
+        """Whether responses count only once the broker has named its cluster. The renewal of a
+        session neither waits for that nor asks: it takes place while the broker throttles, too."""
+        return not (self._identified or self._protocol.authenticating)
 
     def _request_identity(self, following: Request[Any]) -> None:
         """Ask for the cluster ahead of a request, unless that one or an earlier one does."""
@@ -697,7 +702,7 @@ class BrokerConnection:
             if refusal is not None:
                 self._fail(refusal)
                 return
-            if not self._identified:
+            if self._awaits_identity():
                 self._held.append(response)
                 if type(response.message) is MetadataResponse:
                     self._identified = True

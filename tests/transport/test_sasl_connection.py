@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -30,6 +31,7 @@ from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import BrokerSettings
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.connection import BrokerConnection
+from kafkagroup.transport.identity import ClusterIdentity
 from kafkagroup.transport.logins import Logins
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.transport.security import Security
@@ -130,6 +132,9 @@ class Gate:
             elif isinstance(request, HeartbeatRequest):
                 await anyio.sleep(self.slow.get(name, 0))
                 await peer.answer(incoming, HeartbeatResponse(error_code=0))
+            elif isinstance(request, MetadataRequest):
+                named = MetadataResponse(brokers=(), topics=(), cluster_id="ours")
+                await peer.answer(incoming, named)
 
     def _session(self) -> SaslAuthenticateResponse:
         sessions = sum(name == "SaslAuthenticateRequest" for name, _ in self.heard)
@@ -547,6 +552,28 @@ async def test_a_throttle_that_began_during_the_renewal_is_waited_for(network: A
         await connection.aclose()
     assert gate.names == [*LOGIN, "slow", *LOGIN, "g"]
     assert gate.heard[-1][1] == pytest.approx(104, abs=0.1)
+
+
+async def test_a_renewal_does_not_ask_for_the_cluster_of_a_new_connection(network: Any) -> None:
+    """A connection was opened while the broker throttled, and not used until its session was
+    renewed: the question for its cluster went ahead of SaslHandshake, into the next throttle."""
+    gate = network.handlers[HERE] = Gate([100_000, 0])
+    throttled = {HERE: math.inf}
+    async with network, anyio.create_task_group() as tasks:
+        connection = await BrokerConnection.connect(
+            *HERE,
+            from_source(Source()),
+            tasks,
+            BrokerThrottle(HERE, throttled),
+            ClusterIdentity("ours"),
+        )
+        await anyio.sleep(100)
+        assert (connection.is_closed, connection.is_identified) == (False, False)
+        assert gate.names == [*LOGIN, *LOGIN]
+        await connection.request(heartbeat("g"), timeout=3)
+        assert connection.is_identified
+        await connection.aclose()
+    assert gate.names == [*LOGIN, *LOGIN, "MetadataRequest", "g"]
 
 
 async def test_the_old_session_serves_until_its_end(network: Any) -> None:
