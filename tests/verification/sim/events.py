@@ -307,7 +307,7 @@ class Answered(OfMember):
     """Of metadata: topic -> partition count, 0 for a topic that is absent or in error; without the
     topics that the broker denies."""
     refused: Mapping[TopicPartition, str] = attrs.field(factory=dict)
-    """Of a fetch: partition -> Kafka's name of its error."""
+    """Of a fetch, or of the validation of positions: partition -> Kafka's name of its error."""
 
 
 @attrs.frozen(kw_only=True)

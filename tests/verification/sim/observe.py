@@ -441,7 +441,16 @@ class WireTap:
             case FindCoordinatorResponse():
                 codes = [c.error_code for c in answer.coordinators]
                 return {"error": _first(answer.error_code, *codes)}
-            case ListOffsetsResponse() | OffsetForLeaderEpochResponse():
+            case OffsetForLeaderEpochResponse():
+                codes = [p.error_code for t in answer.topics for p in t.partitions]
+                refused = {
+                    TopicPartition(t.topic, p.partition): _first(p.error_code)
+                    for t in answer.topics
+                    for p in t.partitions
+                    if p.error_code
+                }
+                return {"error": _first(*codes), "refused": refused}
+            case ListOffsetsResponse():
                 codes = [p.error_code for t in answer.topics for p in t.partitions]
                 return {"error": _first(*codes)}
         return {"error": _first(getattr(answer, "error_code", 0))}  # of configs, each has one

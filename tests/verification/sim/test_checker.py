@@ -1252,6 +1252,21 @@ def test_l1_records_fetched_for_another_position_do_not_count_as_waiting():
     assert broken(issued(at + 1)) == ["L1"]
 
 
+def test_l1_records_requested_before_a_leader_refused_the_position_do_not_count_as_waiting():
+    """The metadata had an epoch that the leader does not know. A long poll returned records before
+    the leader had confirmed the position, which the client fetched again then."""
+    error = {T0: "UNKNOWN_LEADER_EPOCH"}
+    validated = {"connection": 2, "error": "UNKNOWN_LEADER_EPOCH", "response": {"refused": error}}
+    refused = request("OffsetForLeaderEpoch", **validated)
+    asked, answer = request("Fetch", asked={"offsets": {T0: 3}}, response={"offsets": {T0: 4}})
+    delivered = [Appended(time=0.0, partition=T0, offset=3, sequence=3), delivers(1, 2), asked]
+    assert broken(rejoining(delivered, refused, answer, 0.5, delivers(3))) == []
+    assert broken(rejoining(refused, asked, answer, 0.5, delivers(1))) == ["L1"]
+    assert broken(rejoining(refused, 0.5, delivers(1))) == ["L1"]  # received before
+    others = request("OffsetForLeaderEpoch", **(validated | {"response": {"refused": {T1: "X"}}}))
+    assert broken(rejoining(delivered, others, answer, 0.5, delivers(3))) == ["L1"]
+
+
 def test_l1_after_a_session_without_responses_delivery_waits_for_a_heartbeat_response():
     def without_responses(seconds):
         polls = of(Processed, partition=T0, offset=0)

@@ -169,7 +169,7 @@ def test_a_replica_refuses_the_clients_near_it() -> None:
         event.refused
         for _, events in _events("refusing_replica", "replica_refuses")
         for event in events
-        if isinstance(event, Answered) and event.refused
+        if isinstance(event, Answered) and event.api == "Fetch" and event.refused
     )
     assert next(found)
 

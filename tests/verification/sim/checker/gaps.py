@@ -34,6 +34,10 @@ from ..events import (
 )
 from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder
 
+_VALIDATION = "OffsetForLeaderEpoch"
+"""By which a leader confirms a position (KIP-320). If it refuses to, the log below the position may
+be another one: the response to a fetch request in flight is not used."""
+
 _GAP = 0.1
 """Seconds at the 99th percentile; with fewer than a hundred gaps, of each gap."""
 
@@ -51,8 +55,9 @@ class _Window:
     began while the application was busy."""
     reach: dict[TopicPartition, tuple[int, float]] = attrs.field(factory=dict)
     """Partition -> the offset after the received records, and when they arrived."""
-    sought: dict[TopicPartition, int] = attrs.field(factory=dict)
-    """Partition -> the event of the application's last seek in it."""
+    dropped: dict[TopicPartition, int] = attrs.field(factory=dict)
+    """Partition -> the last event after which what was requested before does not count: the
+    application has sought, or the log may be another one below the position."""
     paused: frozenset[TopicPartition] = frozenset()
 
 
@@ -107,8 +112,11 @@ class Gaps:
             for tp in event.refused:  # it was fetched again, so what was received before is dropped
                 window.reach.pop(tp, None)
             for tp, reach in event.offsets.items():
-                if issued > window.sought.get(tp, -1):
+                if issued > window.dropped.get(tp, -1):
                     window.reach[tp] = (reach, event.time)
+        elif event.api == _VALIDATION:
+            for tp in event.refused:  # what it has received already is still delivered
+                window.dropped[tp] = number
         elif event.api == CONSUMER_HEARTBEAT and event.assigned is not None:
             # It reconciles until it owns exactly its assignment.
             changes = bool(run.held) and run.target != run.held.keys()
@@ -139,8 +147,7 @@ class Gaps:
 
     def _sought(self, number: int, event: Sought) -> None:
         _, window = self._of(event.member)
-        window.reach.pop(event.partition, None)  # fetched for the previous position
-        window.sought[event.partition] = number
+        self._drop_received(window, event.partition, number)  # fetched for the previous position
 
     def _truncated(self, number: int, event: Truncated) -> None:
         self._forget(number, event.partition)
@@ -152,8 +159,12 @@ class Gaps:
 
     def _forget(self, number: int, tp: TopicPartition) -> None:
         for window in self._windows.values():
-            window.reach.pop(tp, None)  # the received records may be lost
-            window.sought[tp] = number
+            self._drop_received(window, tp, number)  # the received records may be lost
+
+    def _drop_received(self, window: _Window, tp: TopicPartition, number: int) -> None:
+        """Count only what the member requests after this event."""
+        window.reach.pop(tp, None)
+        window.dropped[tp] = number
 
     def _committing(self, number: int, event: Committing) -> None:
         _, window = self._of(event.member)

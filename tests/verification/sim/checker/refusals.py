@@ -131,6 +131,8 @@ class Refused:
         run, refusals = self._of(event.member)
         for error in RAISED.intersection((event.error, *event.refused.values())):
             refusals.refused[error] = event.api
+        if event.api != "Fetch":
+            return
         for tp, error in event.refused.items():
             was_raised = any(
                 refusals.raised_lately(named, error, event.time) is not None for named in (tp, None)
