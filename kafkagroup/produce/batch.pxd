@@ -23,7 +23,7 @@ cdef class ProduceBatch:
     cdef public bint is_failure_noted
     cdef public int read_count
     cdef public object moved
-    cdef public object waiters
+    cdef public object end_event
 
     cpdef append(self, object key, object value, long long timestamp, object headers, Py_ssize_t size)
 

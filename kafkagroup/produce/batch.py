@@ -14,14 +14,14 @@ from kafkagroup.wire.batch_format import HEADER_SIZE, TRANSACTIONAL
 from kafkagroup.wire.batch_writing import put_record, seal
 from kafkagroup.wire.compression import Codec, compress
 
-__all__ = ["NO_SEQUENCE", "ProduceBatch", "UnplacedRecords", "Waiters"]
+__all__ = ["NO_SEQUENCE", "EndEvent", "ProduceBatch", "UnplacedRecords"]
 
 NO_SEQUENCE = -1
 """The sequence number of a batch that has none: it was never sent, or is not idempotent."""
 
 
-class Waiters(Protocol):
-    """Those who wait for the records of a batch."""
+class EndEvent(Protocol):
+    """What tasks wait for that await the records of a batch."""
 
     def set(self) -> None:
         """Wake them: the records have ended, or moved to other batches."""
@@ -59,6 +59,7 @@ class ProduceBatch:
         self.is_maybe_written = False
         """Whether an attempt had no definite response: the records may be in the log."""
         self.has_ended = False
+        """Whether its records have ended, or `moved` to other batches."""
         self.base_offset = -1
         """The offset of the first record; -1 before the end, and where the broker does not say."""
         self.append_time = -1
@@ -70,7 +71,8 @@ class ProduceBatch:
         """The number of records whose outcome the application has awaited, or awaits."""
         self.moved: Sequence[tuple[ProduceBatch, int]] | None = None
         """For each record the batch to which it moved, and its index there."""
-        self.waiters: Waiters | None = None
+        self.end_event: EndEvent | None = None
+        """Set when the records end or move; None until a task waits."""
 
     def append(
         self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int
@@ -129,9 +131,9 @@ class ProduceBatch:
         self.has_ended = True
         self.records = bytearray()
         self.data = None
-        if self.waiters is not None:
-            self.waiters.set()
-            self.waiters = None
+        if self.end_event is not None:
+            self.end_event.set()
+            self.end_event = None
 
     def error_of(self, index: int) -> NotWrittenError | None:
         """Return why a record was not written; None if it was."""

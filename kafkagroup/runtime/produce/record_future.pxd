@@ -7,6 +7,6 @@ cdef class RecordFuture:
     cdef ProduceBatch _batch
     cdef int _index
     cdef long long _timestamp
-    cdef bint _is_read
+    cdef int _reader_count
 
     cdef _follow(self)

@@ -9,7 +9,7 @@ from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.types import RecordMetadata
 
-__all__ = ["RecordFuture", "wait_ended"]
+__all__ = ["RecordFuture", "wait_ended_or_moved"]
 
 
 class RecordFuture:
@@ -24,7 +24,8 @@ class RecordFuture:
         self._batch = batch
         self._index = index
         self._timestamp = timestamp
-        self._is_read = False
+        self._reader_count = 0
+        """The number of awaits that wait for the outcome or have got it; without cancelled ones."""
 
     def __await__(self) -> Generator[Any, Any, RecordMetadata]:
         return self._outcome().__await__()
@@ -35,26 +36,30 @@ class RecordFuture:
         return self._batch.has_ended
 
     def _follow(self) -> None:
-        """Find the batch to which the record has moved."""
+        """Find the batch to which the record has moved. That batch counts the record as read if
+        the old one did."""
         while (moved := self._batch.moved) is not None:
+            old = self._batch
             self._batch, self._index = moved[self._index]
-            self._is_read = False
+            if self._reader_count:
+                old.read_count -= 1
+                self._batch.read_count += 1
 
     async def _outcome(self) -> RecordMetadata:
-        while True:
-            self._follow()
-            if not self._is_read:
-                self._is_read = True
-                self._batch.read_count += 1
-            if self._batch.has_ended:
-                break
-            batch = self._batch
+        self._follow()
+        if not self._reader_count:
+            self._batch.read_count += 1
+        self._reader_count += 1
+        while not self._batch.has_ended:
             try:
-                await _end_of(batch).wait()
+                await _end_event(self._batch).wait()
             except BaseException:
-                self._is_read = False
-                batch.read_count -= 1
+                self._reader_count -= 1
+                if not self._reader_count:
+                    # Unread again: flush() raises the failure.
+                    self._batch.read_count -= 1
                 raise
+            self._follow()
         batch, index = self._batch, self._index
         if (error := batch.error_of(index)) is not None:
             raise error from batch.error
@@ -67,14 +72,14 @@ class RecordFuture:
         return f"RecordFuture({self._batch.tp}, {state})"
 
 
-async def wait_ended(batch: ProduceBatch) -> None:
+async def wait_ended_or_moved(batch: ProduceBatch) -> None:
     """Wait until the records of a batch have ended, or moved to other batches."""
     if not batch.has_ended:
-        await _end_of(batch).wait()
+        await _end_event(batch).wait()
 
 
-def _end_of(batch: ProduceBatch) -> OneShotEvent:
-    """Return the event that is set when the records of a batch have ended, or moved."""
-    if batch.waiters is None:
-        batch.waiters = OneShotEvent()
-    return cast(OneShotEvent, batch.waiters)
+def _end_event(batch: ProduceBatch) -> OneShotEvent:
+    """Return the end event of a batch, which the first call creates."""
+    if batch.end_event is None:
+        batch.end_event = OneShotEvent()
+    return cast(OneShotEvent, batch.end_event)

@@ -43,7 +43,7 @@ from kafkagroup.runtime.produce.produce_response import (
 )
 from kafkagroup.runtime.produce.producer_ids import ProducerIds
 from kafkagroup.runtime.produce.record_ends import RecordEnds
-from kafkagroup.runtime.produce.record_future import wait_ended
+from kafkagroup.runtime.produce.record_future import wait_ended_or_moved
 from kafkagroup.runtime.produce.transactions import MARKER_PAUSE, TransactionManager
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.trouble import Problem
@@ -504,7 +504,7 @@ class Sender:
         while pending:
             batch = pending.popleft()
             self._push(batch)
-            await wait_ended(batch)
+            await wait_ended_or_moved(batch)
             for other, _ in batch.moved or ():
                 if other not in seen:
                     seen.add(other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import suppress
 
 import anyio
 import attrs
@@ -217,6 +218,78 @@ async def test_a_cancelled_wait_is_not_counted_for_a_later_batch() -> None:
         assert not future.done()
         tasks.cancel_scope.cancel()
     assert (first.read_count, later.read_count) == (0, 0)
+
+
+def full_batch() -> ProduceBatch:
+    batch = ProduceBatch(TP, 0.0, 9.0, 1)
+    for _ in range(2):
+        batch.append(None, b"", 1, (), 50)
+    return batch
+
+
+async def read(future: RecordFuture) -> None:
+    with suppress(NotWrittenError):
+        await future
+
+
+@pytest.mark.parametrize("cancelled", [0, 1])
+async def test_a_cancelled_wait_does_not_withdraw_that_of_another_task(cancelled: int) -> None:
+    """`flush()` would raise an error that the other task receives."""
+    batch = full_batch()
+    future = RecordFuture(batch, 0, 1)
+    scopes = [anyio.CancelScope() for _ in range(2)]
+
+    async def wait(scope: anyio.CancelScope) -> None:
+        with scope:
+            await read(future)
+
+    async with anyio.create_task_group() as tasks:
+        for scope in scopes:
+            tasks.start_soon(wait, scope)
+            await anyio.wait_all_tasks_blocked()
+        assert batch.read_count == 1
+        scopes[cancelled].cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert batch.read_count == 1
+        batch.fail(ClosedError("test"))
+    assert batch.read_count == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("cancelled", [0, 1])
+async def test_a_wait_cancelled_while_its_record_moves_leaves_the_count_of_the_new_batch(
+    cancelled: int,
+) -> None:
+    """The failure of another record of that batch would then be silent."""
+    first, later = full_batch(), full_batch()
+    future = RecordFuture(first, 0, 1)
+    readers = [asyncio.create_task(read(future)) for _ in range(2)]
+    await anyio.wait_all_tasks_blocked()
+    first.move([(later, 0), (later, 1)])
+    readers[cancelled].cancel()
+    await anyio.wait_all_tasks_blocked()
+    assert later.read_count == 1
+    readers.append(asyncio.create_task(read(future)))
+    await anyio.wait_all_tasks_blocked()
+    assert later.read_count == 1
+    for reader in readers:
+        reader.cancel()
+    await asyncio.wait(readers)
+    assert (first.read_count, later.read_count) == (0, 0)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_wait_cancelled_at_the_end_does_not_withdraw_what_another_task_has_read() -> None:
+    batch = full_batch()
+    future = RecordFuture(batch, 0, 1)
+    reader = asyncio.create_task(read(future))
+    await anyio.wait_all_tasks_blocked()
+    batch.fail(ClosedError("test"))
+    await read(future)
+    reader.cancel()
+    await asyncio.wait([reader])
+    assert reader.cancelled()
+    assert batch.read_count == 1
 
 
 async def test_a_forked_process_accepts_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
