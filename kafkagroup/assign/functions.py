@@ -6,8 +6,11 @@ at once, and does not show only as partitions that two members consume, or none.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
+from operator import index
+from typing import Any
 
 from kafkagroup.assign.check import VALID, violations
 from kafkagroup.assign.spec import Assignor, GroupSpec, named
@@ -40,10 +43,8 @@ def allocating(name: str, allocate: Allocate) -> Assignor:
             wanted.setdefault(tuple(takers), []).extend(_of(spec, topic))
         given: dict[str, list[TopicPartition]] = {}
         for members, partitions in wanted.items():
-            for member, row in allocate(list(members), partitions).items():
-                mine = given.setdefault(member, [])
-                for topic, numbers in row.items():
-                    mine += (TopicPartition(topic, number) for number in numbers)
+            for member, tp in _allocated(name, allocate(list(members), partitions)):
+                given.setdefault(member, []).append(tp)
         return _checked(spec, name, given)
 
     return assignor
@@ -61,7 +62,9 @@ def deciding(name: str, decide: Decide) -> Assignor:
         for topic, members in spec.subscribers().items():
             partitions = list(_of(spec, topic))
             for member in members:
-                given.setdefault(member, []).extend(decide(members, partitions, member))
+                # Copies: a function may change its arguments.
+                decided = decide(list(members), list(partitions), member)
+                given.setdefault(member, []).extend(_decided(name, topic, member, decided))
         return _checked(spec, name, given)
 
     return assignor
@@ -71,7 +74,8 @@ def naive_allocator(
     members: Iterable[str], partitions: Iterable[str]
 ) -> dict[str, dict[str, list[int]]]:
     """Assign the partitions to the members in turn. A partition is written "topic:number", as in
-    kiel. O(partitions). `naive_assignor` does the same for a group."""
+    kiel, so this function is no argument for `allocating`. O(partitions). `naive_assignor` does the
+    same for a group."""
     given: dict[str, dict[str, list[int]]] = {}
     for member, partition in zip(cycle(members), partitions, strict=False):
         topic, _, number = partition.rpartition(":")
@@ -81,6 +85,53 @@ def naive_allocator(
 
 def _of(spec: GroupSpec, topic: str) -> Iterator[TopicPartition]:
     return (TopicPartition(topic, number) for number in range(spec.partitions[topic]))
+
+
+def _allocated(name: str, result: Any) -> Iterator[tuple[str, TopicPartition]]:
+    """Yield member and partition of what an `Allocate` has returned. Raises: ConfigurationError."""
+    if not isinstance(result, Mapping):
+        words = "member id -> topic -> numbers"
+        raise _wrong_type(name, "the function's result", result, words)
+    for member, topics in result.items():
+        if not isinstance(member, str):
+            raise _wrong_type(name, "a member id", member, "a str")
+        if not isinstance(topics, Mapping):
+            raise _wrong_type(name, f"what {member!r} gets", topics, "topic -> numbers")
+        for topic, numbers in topics.items():
+            for number in _iterated(name, member, topic, numbers, "partition numbers"):
+                yield member, _partition(name, member, topic, number)
+
+
+def _decided(name: str, topic: str, member: str, result: Any) -> Iterator[TopicPartition]:
+    """Yield the partitions that a `Decide` has returned. Raises: ConfigurationError."""
+    for tp in _iterated(name, member, topic, result, "TopicPartitions"):
+        if not isinstance(tp, TopicPartition):
+            raise _wrong_type(name, f"a partition of {member!r}", tp, "a TopicPartition")
+        yield _partition(name, member, tp.topic, tp.partition)
+
+
+def _iterated(name: str, member: str, topic: Any, result: Any, words: str) -> Iterator[Any]:
+    try:
+        return iter(result)
+    except TypeError:
+        raise _wrong_type(name, f"what {member!r} gets of {topic!r}", result, words) from None
+
+
+def _partition(name: str, member: str, topic: Any, number: Any) -> TopicPartition:
+    if not isinstance(topic, str):
+        raise _wrong_type(name, f"a topic of {member!r}", topic, "a str")
+    try:
+        if isinstance(number, bool):
+            raise TypeError
+        return TopicPartition(topic, index(number))  # NumPy's numbers are no ints
+    except TypeError:
+        what = f"a partition number of {topic!r}"
+        raise _wrong_type(name, what, number, "an int") from None
+
+
+def _wrong_type(name: str, what: str, value: object, expected: str) -> ConfigurationError:
+    shown = reprlib.repr(value)
+    return ConfigurationError(f"assignor {name!r}: {what} is {shown}; expected {expected}")
 
 
 def _checked(

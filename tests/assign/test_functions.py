@@ -80,6 +80,63 @@ def test_a_wrong_result_is_an_error_with_the_reason(answer: Any, words: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, "the function's result is None; expected member id -> topic -> numbers"),
+        ({"m1": ["a"]}, "what 'm1' gets is ['a']; expected topic -> numbers"),
+        ({"m1": None}, "what 'm1' gets is None; expected topic -> numbers"),
+        ({"m1": {"a": None}}, "what 'm1' gets of 'a' is None; expected partition numbers"),
+        ({"m1": {"a": 0}}, "what 'm1' gets of 'a' is 0; expected partition numbers"),
+        ({"m1": {"a": ["0", "1"]}}, "a partition number of 'a' is '0'; expected an int"),
+        ({"m1": {"a": [0, 1.0]}}, "a partition number of 'a' is 1.0; expected an int"),
+        ({"m1": {"a": [0, True]}}, "a partition number of 'a' is True; expected an int"),
+        ({"m1": {b"a": [0]}}, "a topic of 'm1' is b'a'; expected a str"),
+        ({None: {"a": [0]}}, "a member id is None; expected a str"),
+    ],
+)
+def test_a_result_of_another_type_is_an_error_with_the_reason(answer: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        allocating("mine", lambda members, partitions: answer)(SPEC)
+    assert str(raised.value) == f"assignor 'mine': {words}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, "what 'm1' gets of 'a' is None; expected TopicPartitions"),
+        ([0], "a partition of 'm1' is 0; expected a TopicPartition"),
+        (["a0"], "a partition of 'm1' is 'a0'; expected a TopicPartition"),
+        ([("a", 0)], "a partition of 'm1' is ('a', 0); expected a TopicPartition"),
+        ([TopicPartition("a", "0")], "a partition number of 'a' is '0'; expected an int"),  # type: ignore[arg-type]
+        ([TopicPartition(b"a", 0)], "a topic of 'm1' is b'a'; expected a str"),
+    ],
+)
+def test_a_decision_of_another_type_is_an_error_with_the_reason(answer: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        deciding("mine", lambda members, partitions, member: answer)(SPEC)
+    assert str(raised.value) == f"assignor 'mine': {words}"
+
+
+def test_whole_numbers_of_other_types_are_partition_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    numbers = {"a": numpy.arange(3), "b": numpy.arange(2)}
+    assigned = allocating("np", lambda members, tps: {"m1": numbers})(SPEC)["m1"]
+    assert [type(tp.partition) for tp in assigned] == [int] * 5
+
+
+def test_a_function_may_change_its_arguments() -> None:
+    def decide(
+        members: list[str], partitions: list[TopicPartition], member: str
+    ) -> list[TopicPartition]:
+        found = decide_partitions_range(members, partitions, member)
+        members.clear()
+        partitions.clear()
+        return list(found)
+
+    assert deciding("mine", decide)(SPEC) == range_assignor(SPEC)
+
+
+@pytest.mark.parametrize(
     ("decide", "same"),
     [
         (decide_partitions_range, range_assignor),
