@@ -1,12 +1,15 @@
-"""A checker of assignments, for tests, the simulation and the analysis of a group's history.
+"""A checker of assignments: those of users' functions and assignors before they are used, and those
+of tests, the simulation and the analysis of a group's history.
 
-It shares no code with the assignors, because it checks them. The caller chooses the rules, which
-depend on the assignor; `RULES` has those of this library's assignors, by their names on the wire.
+It shares no code with this library's assignors, because it checks them. The caller chooses the
+rules, which depend on the assignor; `RULES` has those of this library's assignors, by their names
+on the wire.
 
 A claim is an existing partition that a member reports as owned (`MemberSpec.owned`), whether or not
 the member still subscribes to its topic: until it has revoked the partition, it may be processing
 its records. Of the claims to one partition, those of the highest generation are the newest. A
-newest claim is valid if it is the only one, and its member is then the owner.
+newest claim is valid if it is the only one. Its member is then the owner, if it still subscribes to
+the topic.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import groupby
 
 from kafkagroup._values import frozen
 from kafkagroup.assign.spec import GroupSpec
@@ -74,8 +78,8 @@ VALID = frozenset(
 """Each partition of a subscribed topic is assigned to one member that subscribes to the topic."""
 
 EVEN = VALID | {Kind.UNBALANCED}
-"""VALID, and as even as subscriptions allow: round robin, if all members subscribe to the same
-topics."""
+"""VALID, and as even as the subscriptions allow. Round robin obeys it if all members subscribe to
+the same topics."""
 
 STICKY = EVEN | {Kind.MOVED_WITHOUT_NEED}
 """EVEN, and with no unneeded move: sticky. Also cooperative sticky, if the group's final assignment
@@ -223,9 +227,10 @@ class _Checker:
     def unbalanced(self) -> Iterator[Violation]:
         """Yield UNBALANCED for the widest gap, if there is one.
 
-        From each member, beginning with the emptiest, search for all members that could pass it a
-        partition, directly or along a chain. A member that was found from an emptier one is not
-        visited again: that gap was wider. So the search visits each member and topic once.
+        From the members with the fewest partitions, all at once, search for the members that could
+        pass them a partition, directly or along a chain; then from those with the next higher
+        count. A member that was found from emptier ones is not visited again: that gap was wider.
+        So the search visits each member and topic once, and finds the shortest chains first.
         """
         count = {member: len(held) for member, held in self._held.items()}
         if max(count.values(), default=0) - min(count.values(), default=0) < 2:
@@ -234,43 +239,38 @@ class _Checker:
         for member, partitions in self._held.items():
             for tp in partitions:
                 holders.setdefault(tp.topic, {})[member] = tp
-        widest = 1
-        ends: tuple[str, str] | None = None
-        passes: dict[
-            str, tuple[TopicPartition, str]
-        ] = {}  # giver -> what it would pass on, to whom
-        reached: set[str] = set()
+        best = (1, 0)  # the gap, and minus the length of the chain
+        fullest: str | None = None
+        # Giver -> what it would pass on, to whom.
+        passes: dict[str, tuple[TopicPartition, str]] = {}
+        length: dict[str, int] = {}  # member -> the links of its chain; of all that were reached
         topics_reached: set[str] = set()
-        for emptiest in sorted(count, key=count.__getitem__):
-            if emptiest in reached:
-                continue
-            reached.add(emptiest)
-            queue = deque((emptiest,))
+        for least, members in groupby(sorted(count, key=count.__getitem__), count.__getitem__):
+            queue = deque(member for member in members if member not in length)
+            length.update(dict.fromkeys(queue, 0))
             while queue:
-                new_owner = queue.popleft()
-                for topic in sorted(self._spec.members[new_owner].topics & holders.keys()):
+                taker = queue.popleft()
+                for topic in sorted(self._spec.members[taker].topics & holders.keys()):
                     if topic in topics_reached:
                         continue
                     topics_reached.add(topic)
                     for giver, tp in holders[topic].items():
-                        if giver in reached:
+                        if giver in length:
                             continue
-                        reached.add(giver)
-                        passes[giver] = (tp, new_owner)
+                        length[giver] = length[taker] + 1
+                        passes[giver] = (tp, taker)
                         queue.append(giver)
-                        if count[giver] - count[emptiest] > widest:
-                            widest, ends = count[giver] - count[emptiest], (giver, emptiest)
-        if ends is None:
+                        if (found := (count[giver] - least, -length[giver])) > best:
+                            best, fullest = found, giver
+        if fullest is None:
             return
-        fullest, emptiest = ends
         chain, moves = [fullest], []
-        while chain[-1] != emptiest:
-            tp, new_owner = passes[chain[-1]]
+        while chain[-1] in passes:
+            tp, taker = passes[chain[-1]]
             moves.append(tp)
-            chain.append(new_owner)
-        steps = ", ".join(
-            f"{tp} to {new_owner}" for tp, new_owner in zip(moves, chain[1:], strict=True)
-        )
+            chain.append(taker)
+        emptiest = chain[-1]
+        steps = ", ".join(f"{tp} to {taker}" for tp, taker in zip(moves, chain[1:], strict=True))
         text = (
             f"{fullest} has {count[fullest]}, {emptiest} {count[emptiest]}; evened out by {steps}"
         )

@@ -208,6 +208,28 @@ def test_the_largest_imbalance_is_reported() -> None:
     )
 
 
+def test_of_equally_wide_gaps_the_shortest_chain_is_reported() -> None:
+    """The chains from f to x and y, and from f to y only, have equal gaps."""
+    group = spec({"a": 1, "b": 3}, x=member("a"), y=member("b"), m=member("ab"), f=member("b"))
+    assert violations(group, assigned(m="a0", f="b0 b1 b2"), EVEN) == (
+        Violation(Kind.UNBALANCED, ("f", "y"), tps("b2"), "f has 3, y 0; evened out by b/2 to y"),
+    )
+
+
+def test_a_shorter_chain_to_a_fuller_member_is_reported_if_its_gap_is_as_wide() -> None:
+    group = spec(
+        {"a": 1, "b": 2, "c": 4},
+        x=member("a"),
+        m=member("ab"),
+        g=member("b"),
+        y=member("c"),
+        z=member("c"),
+    )
+    assert violations(group, assigned(m="a0", g="b0 b1", y="c0", z="c1 c2 c3"), EVEN) == (
+        Violation(Kind.UNBALANCED, ("z", "y"), tps("c3"), "z has 3, y 1; evened out by c/3 to y"),
+    )
+
+
 def test_unequal_counts_forced_by_subscriptions_are_no_violation() -> None:
     group = spec({"a": 1, "b": 5}, x=member("a"), y=member("b"))
     assert violations(group, assigned(x="a0", y="b0 b1 b2 b3 b4"), ALL) == ()
