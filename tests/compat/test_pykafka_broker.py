@@ -3,11 +3,14 @@
 import socket
 import ssl
 import weakref
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import anyio
 import pytest
 from trustme import CA
 
+import kafkagroup.broker
 from kafkagroup import Codec, Security, TopicPartition
 from kafkagroup.compat.pykafka import (
     Broker,
@@ -37,6 +40,7 @@ from kafkagroup.wire import (
     decode_subscription,
     encode_batch,
 )
+from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from kafkagroup.wire.messages.offsets import OffsetFetchRequest
 
@@ -162,12 +166,51 @@ async def test_each_channel_has_its_own_timeout():
 
 
 async def test_a_fetch_honours_the_socket_timeout():
-    """The socket timeout applies even if the fetch may wait longer at the broker."""
     with EmbeddedKafka({"t": 1}) as near:
         host, port = near.bootstrap_servers.split(":")
+        near.fail(FetchRequest, Swallow())
         async with Broker(1, host, int(port), None, 300, 600) as broker:
             with anyio.fail_after(10), pytest.raises(RequestTimeoutError):
                 await broker.fetch_messages([PartitionFetchRequest("t", 0, 0)], timeout=30_000)
+
+
+async def test_a_fetch_of_an_idle_partition_ends_before_the_socket_timeout(bootstrap, monkeypatch):
+    """Both timeouts are 30 s by default: each fetch without records would fail."""
+    waits = []
+
+    async def fetch(broker, positions, *, max_wait, **options):
+        waits.append(max_wait)
+
+    monkeypatch.setattr(kafkagroup.broker.Broker, "fetch_messages", fetch)
+    async with broker_at(bootstrap) as broker:
+        await broker.fetch_messages([PartitionFetchRequest("t", 0, 0)])
+        await broker.fetch_messages([PartitionFetchRequest("t", 0, 0)], timeout=60_000)
+        await broker.fetch_messages([PartitionFetchRequest("t", 0, 0)], timeout=100)
+    assert waits == [27.0, 27.0, 0.1]
+
+
+async def test_a_close_during_a_connect_closes_the_connection(monkeypatch):
+    released, state = anyio.Event(), []
+
+    @asynccontextmanager
+    async def opening(*args, **options):
+        await released.wait()
+        state.append("open")
+        yield SimpleNamespace(connected=True)
+        state.append("closed")
+
+    monkeypatch.setattr(kafkagroup.broker.Broker, "open", opening)
+    broker = Broker(1, "127.0.0.1", 1, None, 30_000, 10_000)
+    await broker._tasks.enter()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(broker.connect)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(broker.close)
+        await anyio.wait_all_tasks_blocked()
+        released.set()
+    assert state == ["open", "closed"]
+    assert not broker.connected
+    await broker._tasks.leave()
 
 
 async def test_buffer_size_and_source_address_are_used(monkeypatch):

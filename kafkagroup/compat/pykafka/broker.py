@@ -54,6 +54,10 @@ __all__ = ["Broker"]
 _SESSION = 30.0
 """Seconds: the session and rebalance timeout of pykafka."""
 
+_MAX_WAIT_SHARE = 0.9
+"""The part of the socket timeout for which a fetch may wait at the broker; the rest is for the
+response."""
+
 
 class Broker(TaskOwner):
     """One broker. Use it in `async with` on asyncio and trio, or, on asyncio, with `connect()` and
@@ -192,11 +196,19 @@ class Broker(TaskOwner):
             self._opened = opened
 
     async def connect_offsets_channel(self) -> None:
-        """Open the connection for committed offsets, if it is not open."""
+        """Open the connection for committed offsets, if it is not open.
+
+        Raises: ClosedError while not connected; ConnectionLostError, RequestTimeoutError,
+        AuthenticationError.
+        """
         await self._open.connect_offsets_channel()
 
     async def close(self) -> None:
-        """Close every connection. `connect` may open them again."""
+        """Close every connection, also one that `connect` is opening. `connect` may open them
+        again."""
+        if self._opened is None and self._connecting.locked():
+            async with self._connecting:
+                pass
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened.close()
@@ -215,16 +227,15 @@ class Broker(TaskOwner):
         timeout: int = 30_000,
         min_bytes: int = 1,
     ) -> FetchResponse:
-        """Fetch messages; the broker waits up to `timeout` ms for `min_bytes`. The response has
-        them as bytes, for `kafkagroup.wire.decode_records`.
+        """Fetch messages; the broker waits up to `timeout` ms for `min_bytes`, but at most 0.9 of
+        the socket timeout. The response has them as bytes, for `kafkagroup.wire.decode_records`.
 
-        Raises: RequestTimeoutError when the response takes longer than the socket timeout, also if
-        `timeout` is longer.
+        Raises: RequestTimeoutError when the response takes longer than the socket timeout.
         """
         wanted = {_tp(r.topic, r.partition): r for r in partition_requests}
         return await self._open.fetch_messages(
             {tp: r.offset for tp, r in wanted.items()},
-            max_wait=timeout / 1000,
+            max_wait=min(timeout / 1000, _MAX_WAIT_SHARE * self._options.request_timeout),
             min_bytes=min_bytes,
             partition_max_bytes={tp: r.max_bytes for tp, r in wanted.items()},
             timeout=self._options.request_timeout,
