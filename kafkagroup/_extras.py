@@ -1,12 +1,14 @@
-"""Public names whose extra may not be installed: one can look at them, and their use says what to
-install.
+"""Public names whose extra may not be installed. A stand-in takes the place of such a name.
 
 `help()`, completion in a REPL, `from ... import *` and editors read each name of a package. An
-ImportError there would hide all the others.
+ImportError there would hide all the others. So one can look at a stand-in, also with `hasattr` and
+`isinstance`, which are False. To call it, to derive a class from it and to read an attribute raise
+an error that says what to install.
 """
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from functools import cache
 from importlib import import_module
 from typing import NoReturn
@@ -40,10 +42,15 @@ def _needs(what: str, extra: str, error: ImportError) -> str:
     return f"{what} needs the extra {extra}: pip install 'kafkagroup[{extra}]' ({error})"
 
 
+class _StandIn(ABCMeta):  # a class may derive from a stand-in and an abstract class
+    def __getattr__(cls, name: str) -> NoReturn:
+        raise AttributeError(cls.__doc__)
+
+
 @cache  # pickle and `is` expect one class for one name
 def _stand_in(package: str, name: str, needed: str) -> type:
     def refuse(*args: object, **keywords: object) -> NoReturn:
         raise ImportError(needed)
 
     body = {"__doc__": needed, "__module__": package}
-    return type(name, (), {**body, "__new__": refuse, "__init_subclass__": refuse})
+    return _StandIn(name, (), {**body, "__new__": refuse, "__init_subclass__": refuse})

@@ -124,6 +124,7 @@ USES = {
     "kafkagroup.spark.register(None)": "spark",
     "kafkagroup.spark.CommitListener(group_id='g')": "spark",
     "type('Mine', (kafkagroup.spark.CommitListener,), {})": "spark",
+    "abc.ABCMeta('Mine', (kafkagroup.spark.CommitListener, abc.ABC), {})": "spark",
     "kafkagroup.exporters.prometheus.GroupCollector({})": "prometheus",
     "kafkagroup.exporters.opentelemetry.observe({}, None)": "opentelemetry",
 }
@@ -131,7 +132,7 @@ USES = {
 
 def test_a_use_of_a_missing_extra_says_what_to_install() -> None:
     program = f"""
-import kafkagroup, kafkagroup.spark
+import abc, kafkagroup, kafkagroup.spark
 import kafkagroup.exporters.prometheus, kafkagroup.exporters.opentelemetry
 # Installed here; its version would be called too old.
 import kafkagroup.zookeeper.needs as needs
@@ -144,6 +145,18 @@ for use, extra in {USES}.items():
     else: print(use)
 """
     assert run(program) == ""
+
+
+def test_an_attribute_of_a_missing_extra_says_what_to_install() -> None:
+    """Only an AttributeError can say it: `hasattr` has to work."""
+    shown = run(
+        "import kafkagroup.spark\n"
+        "try: kafkagroup.spark.CommitListener.from_x\n"
+        "except AttributeError as error: print(error)"
+    )
+    assert shown.startswith(
+        "kafkagroup.spark.CommitListener needs the extra spark: pip install 'kafkagroup[spark]'"
+    )
 
 
 def test_a_fault_of_the_library_is_not_taken_for_a_missing_extra() -> None:
