@@ -170,6 +170,11 @@ def test_an_unknown_member_cannot_leave() -> None:
     assert str(caught.value) == "'mm' is not in the group; its members: m0, m1, m2, m3, m4, ..."
 
 
+def test_a_member_id_goes_before_another_members_instance_id() -> None:
+    was = group({"a": 1}, x=member("a"), y=member("a", instance_id="x"))
+    assert list(without(was, "x").members) == ["y"]
+
+
 def test_the_plan_of_a_group_without_members_is_empty() -> None:
     found = plan(group({"a": 2}), range_assignor)
     assert (found.members, found.moves, found.unassigned) == ((), (), ())

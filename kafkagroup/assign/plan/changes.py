@@ -11,11 +11,14 @@ __all__ = ["with_newcomers", "without"]
 
 
 def without(spec: GroupSpec, member: str) -> GroupSpec:
-    """Return the group without a member, named by its id or its instance id.
+    """Return the group without a member, named by its id, or by its instance id if that is no
+    member's id.
 
     Raises: ConfigurationError when there is no such member.
     """
-    gone = {m for m, member_spec in spec.members.items() if member in (m, member_spec.instance_id)}
+    gone = {member} & spec.members.keys() or {
+        m for m, member_spec in spec.members.items() if member == member_spec.instance_id
+    }
     if not gone:
         known = ", ".join(sorted(spec.members)[:5]) or "none"
         more = ", ..." if len(spec.members) > 5 else ""
