@@ -40,10 +40,12 @@ __all__ = [
 Init = TypeVar("Init", bound=Callable[..., None])
 
 MAX_INT32 = 2**31 - 1
-"""Upper limit of every number: requests carry most of them in 32 bits."""
+"""The upper limit of each option that is a number, in the unit that users write: requests carry
+most of them in 32 bits."""
 
 Given = Mapping[str, Any]
-"""Option name -> its value in the units that users write, with defaults filled in."""
+"""Option name -> the value that the user passes, in the unit of the signature; without the options
+that are not passed."""
 
 
 class Option:
@@ -105,11 +107,15 @@ class Option:
         self.is_private = is_private
         """Whether no constructor takes it: `compat` sets it, for a client that has it."""
 
-    def checked(self, name: str, value: Any, given: Given) -> Any:
-        """Check a value; return it as the library stores it. Raises: ConfigurationError."""
+    def checked(self, name: str, value: Any, before: Mapping[str, Any]) -> Any:
+        """Check a value; return it as the library stores it. Raises: ConfigurationError.
+
+        `before`: the values of the options that are declared before, in the units of the signature,
+        with defaults filled in.
+        """
         if value is None and self.default is None:
             return None
-        least = given[self.least] if isinstance(self.least, str) else self.least
+        least = before[self.least] if isinstance(self.least, str) else self.least
         fits = self.has_type(value)
         is_in_range = fits and (least is None or least <= value <= MAX_INT32)
         if is_in_range and (self.is_valid is None or self.is_valid(value)):
@@ -268,14 +274,18 @@ def takes_options(cls: Any) -> Callable[[Init], Init]:
     """
 
     def decorate(init: Init) -> Init:
-        names = init.__code__.co_varnames[1 : init.__code__.co_argcount]
-        others = [name for name in names if name not in declared(cls)]
+        code, own_defaults = init.__code__, init.__defaults__ or ()
+        names = code.co_varnames[1 : code.co_argcount]
+        keywords = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+        defaults = dict(zip(reversed(names), reversed(own_defaults), strict=False))
+        defaults |= init.__kwdefaults__ or {}
+        others = [name for name in (*names, *keywords) if name not in declared(cls)]
 
         @wraps(init)
         def construct(self: Any, *args: Any, **given: Any) -> None:
             init(self, *args, **given)  # raises TypeError where an argument is missing
             named = dict(zip(names, args, strict=False)) | given
-            more = [named[name] for name in others]
+            more = [named[name] if name in named else defaults[name] for name in others]
             self._set_up(cls.checked(named), *more, *args[len(names) :])
 
         return cast(Init, construct)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kafkagroup import Admin, Consumer, GroupMember, GroupProtocol, Producer
-from kafkagroup._option_kinds import declared
+from kafkagroup._option_kinds import declared, takes_options
 from kafkagroup._values import REQUIRED
 from kafkagroup.assign import cooperative_sticky_assignor, range_assignor, roundrobin_assignor
 from kafkagroup.broker import ClientOptions
@@ -36,6 +36,26 @@ MAX_INT32 = 2**31 - 1
 
 def checked(**changes: Any) -> ConsumerOptions:
     return ConsumerOptions.checked({**DEFAULTS, "group_id": "g", **changes})
+
+
+def test_a_constructor_may_have_optional_parameters_that_are_no_options() -> None:
+    class Client:
+        @takes_options(AdminOptions)
+        def __init__(
+            self,
+            name: str,
+            size: int = 3,
+            *topics: str,
+            bootstrap_servers: str = "localhost:9092",
+            label: str = "none",
+        ) -> None: ...
+
+        def _set_up(self, options: AdminOptions, *others: object) -> None:
+            self.others = others
+
+    assert Client("a").others == ("a", 3, "none")
+    assert Client("a", 4, "t", label="b").others == ("a", 4, "b", "t")
+    assert Client(name="a", size=5).others == ("a", 5, "none")
 
 
 @pytest.mark.parametrize(
