@@ -7,7 +7,7 @@ __all__ = ["backoff", "backoff_within"]
 
 def backoff(attempt: int, first: float, most: float, jitter: float) -> float:
     """Return the seconds to wait before retry number `attempt` (from 1): `first`, doubled with each
-    attempt up to `most`, plus or minus 20%.
+    attempt up to `most`, and then plus or minus 20%. So the longest pause is 1.2 times `most`.
 
     `jitter` lies in [0, 1). Without it, members that lost a broker at the same time would reconnect
     at the same time. Source: KIP-580.
@@ -17,10 +17,10 @@ def backoff(attempt: int, first: float, most: float, jitter: float) -> float:
 
 
 def backoff_within(pause: float, first: float, left: float) -> float:
-    """Return `pause`, or half of the seconds that are `left` until a deadline if that is less, but
-    not less than `first`, the initial backoff.
+    """Return `pause`, shortened to half of the seconds that are `left` until a deadline, or to
+    `first`, the initial backoff, if that is more.
 
-    A pause beyond the deadline would be the end of the retries, although up to a whole pause is
-    left: what recovers in it would not be noticed.
+    A pause that ends after the deadline leaves no time for another attempt: the call would fail
+    even if the broker recovered soon after the last one.
     """
     return min(pause, max(left / 2, first))

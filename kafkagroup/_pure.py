@@ -1,7 +1,8 @@
 """KAFKAGROUP_PURE=1: import the Python sources even where compiled modules exist beside them.
 
 For stepping through the code in a debugger, and for finding out whether a fault is in the compiled
-form only.
+form only. "Pure" means without compiled modules here; elsewhere in this package, a pure module does
+no I/O, reads no clock and draws no random number.
 """
 
 from __future__ import annotations
