@@ -169,6 +169,7 @@ class ConsumingTransaction(
         traceback: TracebackType | None,
     ) -> bool:
         self._scope.__exit__(exc_type, exc_value, traceback)
+        self._ended_at = anyio.current_time()
         late = None
         if self._scope.cancelled_caught:
             late = TransactionAbortedError(self._producer._late())

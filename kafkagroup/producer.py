@@ -483,8 +483,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     def _late(self) -> KafkaGroupError:
         """Return why a transaction is aborted that is still open at its deadline."""
-        within = self._parts()[0].own_timeout
-        if self._accumulator.used:
+        manager, transaction = self._parts()[0], self._open_transaction
+        within = manager.own_timeout
+        # The last acknowledgement may arrive just when the deadline has passed.
+        ended_in_time = transaction is not None and transaction._ended_at < manager.own_deadline
+        if self._accumulator.used or ended_in_time:
             return RequestTimeoutError(f"records were not acknowledged within {within}")
         return KafkaGroupError(f"the block took longer than {within}")
 

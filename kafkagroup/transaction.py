@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import anyio
 
 from kafkagroup._explained import Explained
 from kafkagroup._generic import K_contra, KeyValueSink, V_contra
@@ -107,6 +110,8 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
     def __init__(self, producer: TransactionalProducer[K_contra, V_contra]) -> None:
         self._producer = producer
         self._is_open = False
+        self._ended_at = math.inf
+        """When the block ended."""
 
     async def __aenter__(self) -> Self:
         """Begin. Waits until the last transaction has ended for certain."""
@@ -122,6 +127,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         traceback: TracebackType | None,
     ) -> bool | None:
         self._is_open = False
+        self._ended_at = min(self._ended_at, anyio.current_time())
         if self._producer._open_transaction is not self:
             if exc_value is None:
                 raise ClosedError("the producer was closed in the transaction, which is aborted")

@@ -235,6 +235,38 @@ async def test_a_leader_that_is_away_for_longer_than_a_transaction(
         assert await visible(kafka) == numbers(10)
 
 
+async def test_an_acknowledgement_at_the_deadline_is_not_blamed_on_the_block(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.produce("in", numbers(10))
+        sender, attempts = producer._sender, 0
+        assert sender is not None
+        wait_all = sender.wait_all
+
+        async def wait_and_resume_late() -> None:
+            await wait_all()
+            if attempts == 1:
+                await anyio.sleep(10)
+
+        monkeypatch.setattr(sender, "wait_all", wait_and_resume_late)
+        async for tx in producer.transactions(reader):
+            async with tx as records:
+                attempts += 1
+                assert [record.value for record in records] == numbers(10)
+                for record in records:
+                    tx.send_nowait("t", record.value)
+            if kafka.committed("g", "in") == {0: 10}:
+                break
+        assert attempts == 2
+        assert "records were not acknowledged within 8 s" in caplog.text
+        assert await visible(kafka) == numbers(10)
+
+
 async def test_what_the_coordinator_has_aborted_comes_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
