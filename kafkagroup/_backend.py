@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sys
 
-__all__ = ["asyncio_loop"]
+__all__ = ["asyncio_loop", "callback_context"]
 
 
 def asyncio_loop() -> asyncio.AbstractEventLoop | None:
@@ -19,3 +20,16 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
     # Another thread may be importing trio.
     is_in_trio = getattr(trio, "in_trio_task", None)
     return None if is_in_trio is not None and is_in_trio() else loop
+
+
+def callback_context() -> contextvars.Context:
+    """Return the context for callbacks of asyncio's loop, which run outside of tasks. With sniffio
+    installed, anyio finds the loop by the current task: without this, a response could start no
+    task."""
+    context = contextvars.copy_context()
+    try:
+        from sniffio import current_async_library_cvar
+    except ImportError:
+        return context  # anyio asks asyncio itself
+    context.run(current_async_library_cvar.set, "asyncio")
+    return context

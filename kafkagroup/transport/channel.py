@@ -9,7 +9,6 @@ With TLS, or another stream that is not a socket, bytes are copied once.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import socket
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from kafkagroup._backend import asyncio_loop
+from kafkagroup._backend import asyncio_loop, callback_context
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -94,7 +93,7 @@ class Channel:
             except Exception as error:
                 end.set_exception(error)
 
-        _callback_context().run(loop.add_reader, source, read)
+        callback_context().run(loop.add_reader, source, read)
         try:
             return await end
         finally:
@@ -124,7 +123,7 @@ class Channel:
             self._is_drained = count < min(most, _SHORT_READ)
             return count
 
-    def send_now(self, data: bytes) -> int:
+    def send_now(self, data: memoryview) -> int:
         """Send the bytes that the kernel takes at once; return how many, 0 with TLS.
 
         Only while no task is in `send`. An error of the socket is left for `send` to raise.
@@ -136,10 +135,10 @@ class Channel:
         except OSError:
             return 0
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes | memoryview) -> None:
         """Send all bytes; cancelled, some of them. Raises: OSError, what the stream raises."""
         if self._socket is None:
-            await self._stream.send(data)
+            await self._stream.send(bytes(data))
             return
         left = memoryview(data)
         while left:
@@ -147,16 +146,3 @@ class Channel:
                 left = left[self._socket.send(left) :]
             except BlockingIOError:
                 await anyio.wait_writable(self._socket)
-
-
-def _callback_context() -> contextvars.Context:
-    """Return the context for the loop's callbacks, which run outside of tasks. With sniffio
-    installed, anyio finds the loop by the current task: without this, a response could start no
-    task."""
-    context = contextvars.copy_context()
-    try:
-        from sniffio import current_async_library_cvar
-    except ImportError:
-        return context  # anyio asks asyncio itself
-    context.run(current_async_library_cvar.set, "asyncio")
-    return context

@@ -172,7 +172,7 @@ class BrokerConnection:
         """By correlation id."""
         self._abandoned: dict[int, float] = {}
         """Correlation id -> deadline of cancelled requests that have no response yet."""
-        self._outgoing: list[bytes] = []
+        self._outgoing: list[memoryview] = []
         self._is_writing = False
         """Whether bytes wait to be written, or are being written: later requests queue up."""
         self._wake_writer: OneShotEvent | None = None
@@ -587,13 +587,14 @@ class BrokerConnection:
         if self._error is not None:
             raise ConnectionLostError(f"{self._name}: the connection is closed: {self._error}")
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytearray) -> None:
+        left = memoryview(data)
         if not self._is_writing:
-            data = data[self._channel.send_now(data) :]
-            if not data:
+            left = left[self._channel.send_now(left) :]
+            if not left:
                 return
         self._is_writing = True
-        self._outgoing.append(data)
+        self._outgoing.append(left)
         if self._wake_writer is not None:
             self._wake_writer.set()
         elif self._tasks is not None:
@@ -734,7 +735,7 @@ class BrokerConnection:
     async def _write_all(self) -> None:
         while self._outgoing:
             self._wake_writer = wake = OneShotEvent()
-            data = b"".join(self._outgoing)
+            data = self._outgoing[0] if len(self._outgoing) == 1 else b"".join(self._outgoing)
             self._outgoing.clear()
             try:
                 await self._channel.send(data)

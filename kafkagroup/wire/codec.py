@@ -15,7 +15,7 @@ from kafkagroup.errors import DecodeError
 if TYPE_CHECKING:
     from kafkagroup.wire.codec_compiler import Decoder
 
-__all__ = ["decode", "decode_prefix", "encode"]
+__all__ = ["decode", "decode_prefix", "encode", "encode_into"]
 
 T = TypeVar("T")
 
@@ -26,7 +26,14 @@ def encode(message: object, version: int) -> bytes:
     Raises: LocalProtocolError if a value does not fit its type, or a field is set that the version
     does not have.
     """
-    return _encoder(cast(Any, type(message)), version)(message)
+    out = bytearray()
+    encode_into(out, message, version)
+    return bytes(out)
+
+
+def encode_into(out: bytearray, message: object, version: int) -> None:
+    """Append an encoded message to `out`. Raises: as `encode`; then `out` is not to be used."""
+    _encoder(cast(Any, type(message)), version)(out, message)
 
 
 def decode(
@@ -71,7 +78,7 @@ def decode_prefix(
 
 
 @cache
-def _encoder(cls: type, version: int) -> Callable[[object], bytes]:
+def _encoder(cls: type, version: int) -> Callable[[bytearray, object], None]:
     from kafkagroup.wire.codec_compiler import compile_encoder
 
     return compile_encoder(cls, version)

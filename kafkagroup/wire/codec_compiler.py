@@ -474,8 +474,8 @@ def _read_tags(out: _Module, tagged: list[tuple[str, Field]]) -> None:
 # ---------------------------------------------------------------- encoding
 
 
-def compile_encoder(cls: type, version: int) -> Callable[[object], bytes]:
-    """Return the encoder of a message class in one version.
+def compile_encoder(cls: type, version: int) -> Callable[[bytearray, object], None]:
+    """Return the encoder of a message class in one version, which appends to its first argument.
 
     Raises: LocalProtocolError if there is no such version. The encoder raises it for a wrong value.
     """
@@ -483,16 +483,14 @@ def compile_encoder(cls: type, version: int) -> Callable[[object], bytes]:
     out = _Module(version, version in cast(Any, cls).flexible)
     entry = _write_encoder(out, cls)
     title = f"{cls.__name__} v{version}"
-    out("def encode(value):")
-    out("    out = bytearray()")
+    out("def encode(out, value):")
     out("    try:")
     out(f"        {entry}(out, value)")
     out("    except ENCODE_FAILURES as error:")
     out(f"        raise LocalProtocolError(f'{title}: {{error}}') from error")
     out("    except LocalProtocolError as error:")
     out(f"        raise LocalProtocolError(f'{title}: {{error}}') from None")
-    out("    return bytes(out)")
-    return cast("Callable[[object], bytes]", out.load("encode", title))
+    return cast("Callable[[bytearray, object], None]", out.load("encode", title))
 
 
 def _write_encoder(out: _Module, cls: type) -> str:

@@ -23,7 +23,7 @@ from kafkagroup.errors import (
     UnsupportedVersionError,
 )
 from kafkagroup.wire.buffers import grown
-from kafkagroup.wire.codec import decode, decode_prefix, encode
+from kafkagroup.wire.codec import decode, decode_prefix, encode_into
 from kafkagroup.wire.limits import (
     MAX_AUTHENTICATION_BYTES,
     MAX_FRAME_BYTES,
@@ -52,7 +52,8 @@ _ELEMENTS_AT_ONCE = 1_000
 """Most elements in a response that is decoded at once: a few milliseconds, if nothing is compiled.
 Bytes would be no measure: a fetch response of 50 MiB may have one partition."""
 
-_HEADER = struct.Struct(">hhih")
+_SIZE = struct.Struct(">i")
+_HEADER = struct.Struct(">ihhih")
 
 
 @message(-1, "0", flexible="0")
@@ -144,18 +145,22 @@ class Connection:
             )
         return high
 
-    def send(self, request: Request[Any], version: int) -> tuple[int, bytes]:
+    def send(self, request: Request[Any], version: int) -> tuple[int, bytearray]:
         """Register a request; return its correlation id and the bytes to send."""
         if self.failure is not None:
             raise LocalProtocolError("the connection is closed after a protocol error")
         correlation_id = self._next_id
-        body = encode(request, version)
-        flexible = version in request.flexible
-        header = _HEADER.pack(request.api_key, version, correlation_id, self._client_id_length)
-        head = header + self._client_id + (b"\0" if flexible else b"")
+        header = _HEADER.pack(0, request.api_key, version, correlation_id, self._client_id_length)
+        # One buffer from the start: a Produce request is large, and each copy costs.
+        frame = bytearray(header)
+        frame += self._client_id
+        if version in request.flexible:
+            frame.append(0)
+        encode_into(frame, request, version)
+        _SIZE.pack_into(frame, 0, len(frame) - _SIZE.size)
         self._next_id = (correlation_id + 1) & 0x7FFFFFFF
         self._in_flight[correlation_id] = _Sent(type(request), version)
-        return correlation_id, struct.pack(">i", len(head) + len(body)) + head + body
+        return correlation_id, frame
 
     def expect_no_response(self, correlation_id: int) -> None:
         """Forget a request that gets no response (Produce with acks=0)."""
