@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from kafkagroup.callbacks import Partitioner, Serializer
     from kafkagroup.consume.commits import Commit
     from kafkagroup.consumer import Consumer
+    from kafkagroup.wire.batch_writing import EncodedRecords
 
 __all__ = ["Producer"]
 
@@ -366,6 +367,52 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 await self._add_with_room(topic, partition, None, encoded, headers, None)
             )
         return await _all(futures)
+
+    def _accept_encoded(self, topic: str, partition: int, encoded: EncodedRecords) -> None:
+        """Accept records that are encoded already, as one batch: those of Spark's sink. With -1 for
+        `partition` the producer draws one. The number of partitions is known, from
+        `_count_partitions`.
+
+        Raises: NotWrittenError for records before that failed, as `flush`, and as `send_nowait`.
+        """
+        self._check_accepts()
+        assert self._sender is not None
+        self._sender.ends.raise_unread()
+        self._accumulator.add_encoded(topic, partition, encoded)
+
+    async def _accept_encoded_with_room(
+        self, topic: str, partition: int, encoded: EncodedRecords
+    ) -> None:
+        """As `_accept_encoded`, but wait for room. Raises: BufferFullError if there is none within
+        `delivery_timeout_ms`."""
+        deadline = anyio.current_time() + self._options.delivery_timeout
+        while True:
+            try:
+                self._accept_encoded(topic, partition, encoded)
+                return
+            except BufferFullError:
+                if anyio.current_time() >= deadline:
+                    raise
+            await self._room.wait(deadline)
+
+    async def _count_partitions(self, topic: str, known: int, timeout: float) -> int:
+        """Return the number of a topic's partitions, looked up anew if it is not more than `known`.
+        A missing topic is created where the brokers do so, and awaited for `timeout` seconds.
+
+        Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; TransportError.
+        """
+        self._check_accepts()
+        assert self._cluster is not None
+        assert self._sender is not None
+        with self._until_stopped():
+            with anyio.move_on_after(timeout):
+                count = await self._sender.partition_count(topic)
+                if count <= known:
+                    await self._cluster.refresh()
+                    count = await self._sender.partition_count(topic)
+                return count
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        raise self._sender.cause(topic) or broker_error(code, f"there is no topic {topic}")
 
     async def _add_with_room(self, *record: Any) -> RecordFuture:
         """As `_add`, but wait for room. Raises: BufferFullError if there is none within

@@ -137,7 +137,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "zookeeper": _CORE
     | {"_foreign_options", "concurrency", "member", "transport", "runtime.member"},
-    "spark": _ENGINE | {"_extras", "coordination"},
+    "spark": _ENGINE | {"_extras", "coordination", "producer"},
     "testing": _ENGINE,
 }
 """Part of the package -> the other parts that it may import; "" is `kafkagroup` itself, and each

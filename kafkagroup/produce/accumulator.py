@@ -17,6 +17,7 @@ from kafkagroup.produce.partition_queue import PartitionQueue
 from kafkagroup.produce.topic_queues import TopicQueues
 from kafkagroup.types import Headers, TopicPartition
 from kafkagroup.wire.batch_format import HEADER_SIZE
+from kafkagroup.wire.batch_writing import EncodedRecords
 
 __all__ = ["Accumulator"]
 
@@ -101,7 +102,7 @@ class Accumulator:
             )
         queues = self.topics.get(topic)
         if queues is None:
-            queues = self._new_topic(topic)
+            queues = self.topic(topic)
         batch: ProduceBatch
         if not queues.queues:
             batch = self._wait_for_partitions(
@@ -112,6 +113,28 @@ class Accumulator:
             batch = self._append(queue, key, value, headers, timestamp, size, -1.0)
         self.used += size
         return batch
+
+    def add_encoded(self, topic: str, partition: int, encoded: EncodedRecords) -> None:
+        """Accept records that are encoded already, as one batch: for a partition, or with -1 for
+        one that is drawn. The number of partitions is known. A batch that is larger than the
+        memory is accepted when no other takes any.
+
+        Raises: BufferFullError; ConfigurationError for a partition that does not exist.
+        """
+        size = len(encoded.data)
+        if self.used and self.used + size > self.limit:
+            self._needed = min(size, self.limit)
+            raise BufferFullError(f"buffer_memory={self.limit} bytes are used up")
+        queues = self.topic(topic)
+        queue = queues.queue(queues.draw() if partition < 0 else partition)
+        queue.close_open()
+        created_at = self._clock()
+        deadline = created_at + self._delivery_timeout
+        batch = ProduceBatch(queue.tp, created_at, deadline, encoded.base_timestamp)
+        batch.fill(encoded)
+        queue.open = batch
+        self.used += size
+        self.on_open(queue)
 
     def _append(
         self,
@@ -163,7 +186,10 @@ class Accumulator:
             self.on_unplaced(queues)
         return unplaced
 
-    def _new_topic(self, topic: str) -> TopicQueues:
+    def topic(self, topic: str) -> TopicQueues:
+        """Return the queues of a topic. Raises: ConfigurationError if no topic has such a name."""
+        if (known := self.topics.get(topic)) is not None:
+            return known
         if not isinstance(topic, str) or not topic:
             raise ConfigurationError(f"topic={topic!r}; expected the name of a topic")
         if not is_legal_name(topic):

@@ -10,7 +10,7 @@ cdef class ProduceBatch:
     cdef public bytearray records
     cdef public int count
     cdef public Py_ssize_t size
-    cdef public bytes data
+    cdef public bytearray data
     cdef public long long producer_id
     cdef public int producer_epoch
     cdef public int base_sequence

@@ -11,7 +11,7 @@ from typing import Protocol
 from kafkagroup.errors import KafkaGroupError, NotWrittenError, RecordRefusedError
 from kafkagroup.types import Headers, TopicPartition
 from kafkagroup.wire.batch_format import HEADER_SIZE, TRANSACTIONAL
-from kafkagroup.wire.batch_writing import put_record, seal
+from kafkagroup.wire.batch_writing import EncodedRecords, put_record, seal
 from kafkagroup.wire.compression import Codec, compress
 
 __all__ = ["NO_SEQUENCE", "EndEvent", "ProduceBatch", "UnplacedRecords"]
@@ -45,13 +45,15 @@ class ProduceBatch:
         self.deadline = deadline
         self.base_timestamp = timestamp
         self.max_timestamp = timestamp
-        self.records = bytearray()
-        """The records as the log has them; empty once they are in `data`."""
+        self.records = bytearray(HEADER_SIZE)
+        """Room for the header, and the records as the log has them; empty once they are in
+        `data`."""
         self.count = 0
         self.size = 0
         """The bytes of the records that count against the memory of the producer."""
-        self.data: bytes | None = None
-        """The batch as it is sent. A batch that may have been written keeps these bytes."""
+        self.data: bytearray | None = None
+        """The batch as it is sent, which is not changed after that. A batch that may have been
+        written keeps these bytes."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = NO_SEQUENCE
@@ -84,23 +86,29 @@ class ProduceBatch:
         self.count += 1
         self.size += size
 
+    def fill(self, encoded: EncodedRecords) -> None:
+        """Take records that are encoded already, as all records of the batch so far."""
+        self.records, self.count, self.base_timestamp, self.max_timestamp = encoded
+        self.size = len(self.records)
+
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Give the batch its place in the sequence of its partition, before it is first sent."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
 
-    def encode(self, codec: Codec, level: int | None, is_transactional: bool) -> bytes:
+    def encode(self, codec: Codec, level: int | None, is_transactional: bool) -> bytearray:
         """Return the batch as it is sent. The first call compresses it; a batch that was stamped
         anew is sealed again."""
-        if self.data is None:
-            batch = bytearray(HEADER_SIZE)
-            batch += compress(codec, self.records, level)
-            self.records = bytearray()
+        if self.data is not None:
+            batch = bytearray(self.data)  # a copy: a request may still have the other one
+        elif codec is Codec.NONE:
+            batch = self.records
         else:
-            batch = bytearray(self.data)
-        self.data = seal(
-            memoryview(batch),
+            batch = bytearray(HEADER_SIZE)
+            batch += compress(codec, memoryview(self.records)[HEADER_SIZE:], level)
+        seal(
+            batch,
             codec | (TRANSACTIONAL if is_transactional else 0),
             self.count,
             self.base_timestamp,
@@ -109,7 +117,8 @@ class ProduceBatch:
             producer_epoch=self.producer_epoch,
             base_sequence=self.base_sequence,
         )
-        return self.data
+        self.records, self.data = bytearray(), batch
+        return batch
 
     def acknowledge(self, base_offset: int, append_time: int) -> None:
         """The records are in the log, from `base_offset` on."""
@@ -129,7 +138,7 @@ class ProduceBatch:
 
     def _end(self) -> None:
         self.has_ended = True
-        self.records = bytearray()
+        self.records = bytearray(HEADER_SIZE)
         self.data = None
         if self.end_event is not None:
             self.end_event.set()

@@ -11,7 +11,7 @@ __all__ = ["split"]
 def split(batch: ProduceBatch) -> tuple[ProduceBatch, ProduceBatch]:
     """Return two batches with the records of one that has at least two; they have moved there."""
     assert batch.data is not None
-    _, parts = records_in_halves(batch.data)
+    _, parts = records_in_halves(memoryview(batch.data))
     halves: list[ProduceBatch] = []
     places: list[tuple[ProduceBatch, int]] = []
     for part in parts:

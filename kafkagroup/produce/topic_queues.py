@@ -33,6 +33,7 @@ class TopicQueues:
         "_random",
         "_sticky",
         "available",
+        "awaiting_count",
         "name",
         "queues",
         "unplaced",
@@ -54,6 +55,8 @@ class TopicQueues:
         """The partitions that have a leader; empty for none, when any is chosen."""
         self.unplaced: UnplacedRecords | None = None
         """The records that wait for the number of partitions."""
+        self.awaiting_count = 0
+        """The number of calls that wait for it."""
         self.used_at = now
         """When a record was last added."""
         self._create = create
@@ -62,6 +65,11 @@ class TopicQueues:
         self._sticky = -1
         self._left = 0
         """The bytes that the sticky partition still takes."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something waits for the number of partitions."""
+        return self.unplaced is not None or self.awaiting_count > 0
 
     def resize(self, count: int) -> None:
         """Note the number of partitions. A smaller one than before is not believed: what was sent
@@ -78,7 +86,7 @@ class TopicQueues:
         elif key is not None:
             return self.queues[partition_of(key, len(self.queues))]
         if self._left <= 0:
-            self._sticky = self._draw()
+            self._sticky = self.draw()
             self._left = _STICKY_BYTES
         self._left -= size
         return self.queues[self._sticky]
@@ -92,7 +100,8 @@ class TopicQueues:
             )
         return self.queues[number]
 
-    def _draw(self) -> int:
+    def draw(self) -> int:
+        """Return the number of a partition for records without a key. There must be one."""
         numbers = self.available or range(len(self.queues))
         if len(numbers) == 1:
             return numbers[0]

@@ -14,8 +14,7 @@ __all__ = ["REFUSED_BY_SINK", "REFUSED_BY_SOURCE", "WITHOUT_EFFECT"]
 _NO_MEMBER = "the source is no member of the group"
 _NO_CONSUMER = "the source has no consumer of Kafka's"
 _FRESH = "each batch is planned with new metadata"
-_SIZE = "batch.size limits a batch"
-_IN_SYNC = "the sink always waits for all replicas in sync"
+_DELIVERY = "see delivery.timeout.ms"
 _ONE_PARTITION = "each fetch is of one partition: max.partition.fetch.bytes limits it"
 _SYSTEM = "the system's default is used"
 _TLS = "OpenSSL chooses it"
@@ -28,17 +27,11 @@ _JAVA_STORE = (
 )
 
 WITHOUT_EFFECT: Mapping[str, str] = {
-    "acks": _IN_SYNC,
     "allow.auto.create.topics": "",
     "auto.commit.interval.ms": "each batch is committed",
     "auto.include.jmx.reporter": "",
     "bootstrap.controllers": "",
-    "buffer.memory": _SIZE,
     "client.dns.lookup": "each address of a name is tried in turn",
-    "compression.gzip.level": "",
-    "compression.lz4.level": "",
-    "compression.zstd.level": "",
-    "enable.idempotence": "the sink writes at least once, as that of Spark's own connector",
     "enable.metrics.push": "",
     "exclude.internal.topics": "a pattern never selects internal topics",
     "fetch.max.bytes": _ONE_PARTITION,
@@ -56,28 +49,23 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "internal.throw.on.fetch.stable.offset.unsupported": "",
     "kafkaConsumer.pollTimeoutMs": _NO_CONSUMER,
     "linger.ms": "a batch is sent when it is full, or when the task has no more rows",
-    "max.block.ms": "see default.api.timeout.ms",
-    "max.in.flight.requests.per.connection": "a partition has one batch in flight",
+    "max.block.ms": _DELIVERY,
+    "max.in.flight.requests.per.connection": "up to five are in flight, and keep their order",
     "max.poll.interval.ms": _NO_MEMBER,
     "max.poll.records": _NO_CONSUMER,
-    "max.request.size": _SIZE,
-    "metadata.max.age.ms": _FRESH,
     "metadata.max.idle.ms": _FRESH,
-    "metadata.recovery.rebootstrap.trigger.ms": "",
     "metadata.recovery.strategy": "the bootstrap addresses are always asked again",
     "metric.reporters": "",
     "metrics.num.samples": "",
     "metrics.recording.level": "",
     "metrics.sample.window.ms": "",
     "partition.assignment.strategy": _NO_MEMBER,
-    "partitioner.adaptive.partitioning.enable": "records without a key change it with each batch",
+    "partitioner.adaptive.partitioning.enable": "a batch without keys goes to any partition",
     "partitioner.availability.timeout.ms": "",
     "receive.buffer.bytes": _SYSTEM,
     "reconnect.backoff.max.ms": "",
     "reconnect.backoff.ms": "",
-    "retries": "see default.api.timeout.ms",
-    "retry.backoff.max.ms": "",
-    "retry.backoff.ms": "",
+    "retries": _DELIVERY,
     "sasl.kerberos.kinit.cmd": "",
     "sasl.kerberos.min.time.before.relogin": "",
     "sasl.kerberos.service.name": "",

@@ -11,7 +11,7 @@ from typing import Literal, cast, get_args
 import attrs
 
 from kafkagroup.types import MAX_INT32, MAX_INT64, TopicPartition
-from kafkagroup.wire.compression import Codec
+from kafkagroup.wire.compression import LEVELS, Codec
 
 __all__ = [
     "COLUMNS",
@@ -22,6 +22,7 @@ __all__ = [
     "OWN_COLUMNS",
     "Bound",
     "OnError",
+    "acks",
     "boolean",
     "bound",
     "bound_at",
@@ -31,12 +32,14 @@ __all__ = [
     "count",
     "duration",
     "idle_seconds",
+    "level_of",
     "login",
     "milliseconds_of",
     "names",
     "one_of",
     "partitions",
     "pattern",
+    "pause",
     "record_types",
     "seconds",
     "size",
@@ -116,6 +119,28 @@ def seconds(text: str) -> float:
 def idle_seconds(text: str) -> float:
     """The same for a limit that Kafka's clients turn off with -1."""
     return seconds(str(MAX_INT32)) if text.strip() == "-1" else seconds(text)
+
+
+def pause(text: str) -> float:
+    """The same for a time that may be 0."""
+    return max(1, _whole(text, 0, MAX_INT32)) / 1000
+
+
+def acks(text: str) -> int:
+    word = _word(text, ("all", "-1", "0", "1"))
+    return -1 if word == "all" else int(word)
+
+
+def level_of(codec: Codec) -> Callable[[str], int | None]:
+    """Return a function that parses a level of compression. Java's clients have -1 for the default
+    of gzip."""
+    least, most = LEVELS[codec]
+
+    def level(text: str) -> int | None:
+        is_default = codec is Codec.GZIP and text.strip() == "-1"
+        return None if is_default else _whole(text, least, most)
+
+    return level
 
 
 def one_of(kind: object) -> Callable[[str], str]:

@@ -22,8 +22,8 @@ from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark import option_values as values
 from kafkagroup.spark.client_options import REFUSED_BY_SINK, REFUSED_BY_SOURCE, WITHOUT_EFFECT
 from kafkagroup.spark.option_values import EARLIEST, LATEST, Bound, OnError
-from kafkagroup.types import TopicPartition
-from kafkagroup.wire.compression import Codec
+from kafkagroup.types import MAX_INT32, TopicPartition
+from kafkagroup.wire.compression import LEVELS, Codec
 
 __all__ = [
     "ConnectionOptions",
@@ -74,12 +74,61 @@ class SinkOptions(ConnectionOptions):
     topic: str | None = None
     """The topic of rows without one."""
     compression: Codec = Codec.NONE
+    compression_level: int | None = None
+    """None for the default of the codec."""
     batch_bytes: int = 512 << 10
     """Bytes of the records in one batch, before compression."""
+    buffer_memory: int = 32 << 20
+    """Bytes of the batches that are sent and not acknowledged, before compression."""
+    max_request_size: int | None = None
+    """Most bytes of a row and of a request, before compression. Without it requests are limited
+    alone: a topic has a limit for its rows (`max.message.bytes`)."""
+    acks: int = -1
+    """0 for none, 1 for the leader, -1 for all replicas in sync."""
+    idempotence: bool = True
+    """Whether brokers refuse what is sent twice."""
+    delivery_timeout: float = 120.0
+    """Seconds that a batch may take, with its retries."""
+    retry_backoff: float = 0.1
+    """Seconds before the first retry; it doubles."""
+    retry_backoff_max: float = 1.0
+    metadata_max_age: float = 300.0
+    """Seconds after which metadata is looked up anew."""
+    rebootstrap_trigger: float = 300.0
+    """Seconds without a known broker after which the bootstrap addresses are resolved again."""
 
     @property
     def topics(self) -> tuple[str, ...]:
         return () if self.topic is None else (self.topic,)
+
+    @property
+    def max_row_bytes(self) -> int:
+        """Most bytes of a row, as a batch of its own."""
+        return MAX_INT32 if self.max_request_size is None else self.max_request_size
+
+    def of_producer(self) -> dict[str, Any]:
+        """Return the arguments of a `Producer`, except for its security."""
+        # A batch has time for a second attempt.
+        request_timeout = min(self.request_timeout, max(self.delivery_timeout / 2, 1.0))
+        given: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "client_id": self.client_id,
+            "enable_idempotence": self.idempotence,
+            "acks": self.acks,
+            "compression_type": self.compression.name.lower(),
+            "compression_level": self.compression_level,
+            "buffer_memory": self.buffer_memory,
+            "delivery_timeout_ms": round(self.delivery_timeout * 1000),
+            "request_timeout_ms": round(request_timeout * 1000),
+            "retry_backoff_ms": round(self.retry_backoff * 1000),
+            "retry_backoff_max_ms": round(max(self.retry_backoff_max, self.retry_backoff) * 1000),
+            "metadata_max_age_ms": round(self.metadata_max_age * 1000),
+            "metadata_recovery_rebootstrap_trigger_ms": round(self.rebootstrap_trigger * 1000),
+            "connections_max_idle_ms": round(self.connections_max_idle * 1000),
+        }
+        if self.max_request_size is not None:
+            given["max_request_size"] = self.max_request_size
+        return given
 
 
 @attrs.frozen(kw_only=True)
@@ -208,7 +257,17 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> Sourc
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Return the options of the sink. Raises: ConfigurationError that names the wrong one."""
-    return SinkOptions(**_parse(given, _SINK, REFUSED_BY_SINK, _SOURCE))
+    taken = _parse(given, _SINK, REFUSED_BY_SINK, _SOURCE)
+    levels = {codec: taken.pop(f"{codec.name.lower()}_level", None) for codec in LEVELS}
+    taken["compression_level"] = levels.get(taken.get("compression", Codec.NONE))
+    is_acknowledged_by_all = taken.get("acks", -1) == -1
+    # As of Java's producer: only if both are given they contradict each other.
+    if taken.setdefault("idempotence", is_acknowledged_by_all) and not is_acknowledged_by_all:
+        raise ConfigurationError(
+            f"enable.idempotence=true needs acks=all, not {taken['acks']}; turn it off if a row may"
+            " be lost or written twice"
+        )
+    return SinkOptions(**taken)
 
 
 @attrs.frozen
@@ -374,7 +433,6 @@ _CONNECTION: _Table = {
     "bootstrap.servers": ("bootstrap_servers", str),
     "client.id": ("client_id", str),
     "request.timeout.ms": ("request_timeout", values.seconds),
-    "default.api.timeout.ms": ("api_timeout", values.seconds),
     "connections.max.idle.ms": ("connections_max_idle", values.idle_seconds),
 }
 _SOURCE: _Table = {
@@ -382,6 +440,7 @@ _SOURCE: _Table = {
     "subscribe": ("subscribe", values.names),
     "subscribePattern": ("pattern", values.pattern),
     "assign": ("assign", values.partitions),
+    "default.api.timeout.ms": ("api_timeout", values.seconds),
     "group.id": ("group_id", lambda text: text or None),
     "startingTimestamp": ("starting_offsets", values.bound_at),
     "startingOffsetsByTimestamp": ("starting_offsets", values.bound_by_timestamps),
@@ -416,11 +475,23 @@ _SINK: _Table = {
     **_CONNECTION,
     "topic": ("topic", str.strip),
     "compression.type": ("compression", values.codec),
+    "compression.gzip.level": ("gzip_level", values.level_of(Codec.GZIP)),
+    "compression.lz4.level": ("lz4_level", values.level_of(Codec.LZ4)),
+    "compression.zstd.level": ("zstd_level", values.level_of(Codec.ZSTD)),
     "batch.size": ("batch_bytes", values.size),
-    "delivery.timeout.ms": ("api_timeout", values.seconds),
+    "buffer.memory": ("buffer_memory", values.size),
+    "max.request.size": ("max_request_size", values.size),
+    "acks": ("acks", values.acks),
+    "enable.idempotence": ("idempotence", values.boolean),
+    "delivery.timeout.ms": ("delivery_timeout", values.seconds),
+    "default.api.timeout.ms": ("delivery_timeout", values.seconds),
+    "retry.backoff.ms": ("retry_backoff", values.pause),
+    "retry.backoff.max.ms": ("retry_backoff_max", values.pause),
+    "metadata.max.age.ms": ("metadata_max_age", values.pause),
+    "metadata.recovery.rebootstrap.trigger.ms": ("rebootstrap_trigger", values.pause),
 }
 
-_FIRST_WINS = frozenset(("starting_offsets", "ending_offsets", "api_timeout"))
+_FIRST_WINS = frozenset(("starting_offsets", "ending_offsets", "delivery_timeout"))
 """Fields with several options, of which Spark's own connector takes the first one given in the
 order of the table; others are an error."""
 

@@ -1,17 +1,15 @@
-"""Write rows to topics, at least once: if Spark repeats a task, its rows are written again.
+"""Write rows to topics, at least once: if Spark repeats a task, its rows are written again. Within
+a task the idempotent producer writes each row once.
 
 The columns are `value`, and optionally `key`, `topic`, `partition`, `timestamp` and `headers`, in
 any order; strings are written as UTF-8. A record goes to its `partition`; without one, to the
-partition of its key; without a key, to a partition that changes with each batch.
+partition of its key; without a key, to one that the producer draws for each batch.
 """
 
 from __future__ import annotations
 
-import random
 import time
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -23,13 +21,10 @@ from pyspark.sql.datasource import (
 from kafkagroup._timestamps import check_timestamp
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark.options import SinkOptions
-from kafkagroup.types import MAX_INT32, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
-
-    from kafkagroup.spark.appends import Appends
 
 __all__ = ["StreamWriter", "TableWriter", "check_schema"]
 
@@ -45,9 +40,6 @@ _TYPES = {
     ),
 }
 """Column -> its possible types."""
-
-_MAX_IN_FLIGHT = 4
-"""Batches of a task in flight, in all. A partition has at most one: retries could reorder two."""
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
@@ -91,21 +83,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _write(options: SinkOptions, rows: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-    """Write all rows, and return when they are acknowledged. Raises: BrokerError;
-    TransportError."""
-    from kafkagroup.spark.appends import Appends
+    """Write all rows, and return when they are acknowledged. Raises: NotWrittenError; BrokerError;
+    TransportError; ConfigurationError for a row that cannot be a record."""
+    from kafkagroup.spark.worker_sessions import producer_of_task
     from kafkagroup.wire.arrow_writing import RowBatcher, RowColumns
 
-    with Appends(options) as appends:
-        in_flight = _InFlight(appends)
+    with producer_of_task(options) as producer:
         batcher = RowBatcher(
             topic=options.topic,
             max_bytes=options.batch_bytes,
-            codec=options.compression,
-            # Each task begins at another one: small batches would all go to the same partition.
-            first_partition=random.randrange(MAX_INT32),
-            count_partitions=appends.partition_count,
-            send=in_flight.send,
+            max_record=options.max_row_bytes,
+            count_partitions=producer.partition_count,
+            send=producer.send,
         )
         for batch in rows:
             columns = RowColumns(batch, time.time_ns() // 1_000_000)
@@ -113,31 +102,5 @@ def _write(options: SinkOptions, rows: Iterator[pyarrow.RecordBatch]) -> WriterC
                 check_timestamp(columns.least_timestamp)
             batcher.add(columns)
         batcher.flush()
-        in_flight.wait()
+        producer.flush()
     return WriterCommitMessage()
-
-
-class _InFlight:
-    """The batches of a task that are sent and not acknowledged."""
-
-    def __init__(self, appends: Appends) -> None:
-        self._appends = appends
-        self._sent: dict[TopicPartition, Future[None]] = {}
-        self._order: deque[TopicPartition] = deque()
-        """The partitions of `_sent`, the one sent first at the left."""
-
-    def send(self, tp: TopicPartition, batch: bytes) -> None:
-        """Send a batch after those before it are acknowledged, as far as they must be. Raises: the
-        error of one of these."""
-        if before := self._sent.pop(tp, None):
-            before.result()
-            self._order.remove(tp)
-        while len(self._order) >= _MAX_IN_FLIGHT:
-            self._sent.pop(self._order.popleft()).result()
-        self._sent[tp] = self._appends.start_append(tp, batch)
-        self._order.append(tp)
-
-    def wait(self) -> None:
-        """Wait until all are acknowledged. Raises: the error of one of them."""
-        for sent in self._sent.values():
-            sent.result()

@@ -1,22 +1,29 @@
 """Sessions that the tasks of one Python worker of Spark use one after the other.
 
-A connection, its thread and the metadata cost more than the records of a small task.
+A connection, its thread and the metadata cost more than the records of a small task. A producer
+also has an id, which the brokers remember for a day.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark import TaskContext
 
-from kafkagroup.spark.logs import Logs
-from kafkagroup.spark.options import SourceOptions
+if TYPE_CHECKING:
+    from kafkagroup.spark.logs import Logs
+    from kafkagroup.spark.options import SinkOptions, SourceOptions
+    from kafkagroup.spark.sink_producer import SinkProducer
 
-__all__ = ["session_of_task"]
+__all__ = ["producer_of_task", "session_of_task"]
 
-_idle: dict[bytes, Logs] = {}
+S = TypeVar("S", bound=AbstractContextManager[Any])
+
+_idle: dict[bytes, AbstractContextManager[Any]] = {}
 """Pickled options and cluster id -> a session that no task uses. A worker runs one task at a
 time."""
 
@@ -24,21 +31,37 @@ time."""
 @contextmanager
 def session_of_task(options: SourceOptions, cluster_id: str | None = None) -> Iterator[Logs]:
     """Yield a session with the cluster of that id. It stays open for the worker's next task, unless
-    this one fails.
+    this one fails."""
+    from kafkagroup.spark.logs import Logs
 
-    Outside a worker it is closed: its thread would keep the process from ending.
-    """
-    key = pickle.dumps((options, cluster_id))
-    session = _idle.pop(key, None)
-    if session is None:
-        session = Logs(options).__enter__()
-    keeps = False
-    try:
+    with _of_task(lambda: Logs(options), (options, cluster_id)) as session:
         session.expect_cluster(cluster_id)
         yield session
-        keeps = TaskContext.get() is not None and key not in _idle
-    finally:
-        if keeps:
-            _idle[key] = session
-        else:
-            session.__exit__(None, None, None)
+
+
+@contextmanager
+def producer_of_task(options: SinkOptions) -> Iterator[SinkProducer]:
+    """Yield a producer, which stays open in the same way. The task flushes it."""
+    from kafkagroup.spark.sink_producer import SinkProducer
+
+    with _of_task(lambda: SinkProducer(options), options) as producer:
+        yield producer
+
+
+@contextmanager
+def _of_task(create: Callable[[], S], key: object) -> Iterator[S]:
+    """Yield the idle session of this key, or a new one. Outside a worker it is closed: its thread
+    would keep the process from ending."""
+    pickled = pickle.dumps(key)
+    session: Any = _idle.pop(pickled, None)
+    if session is None:
+        session = create().__enter__()
+    try:
+        yield session
+    except BaseException:
+        session.__exit__(*sys.exc_info())
+        raise
+    if TaskContext.get() is not None and pickled not in _idle:
+        _idle[pickled] = session
+    else:
+        session.__exit__(None, None, None)

@@ -6,6 +6,7 @@ from kafkagroup.wire.buffers cimport copy
 from kafkagroup.wire.murmur2 cimport partition_in
 
 cdef int _NULL
+cdef Py_ssize_t _ANY
 cdef long long _UNSET
 cdef int _FIRST_CAPACITY
 
@@ -46,7 +47,9 @@ cdef class BatchBuilder:
     cdef readonly Py_ssize_t count
     cdef Py_ssize_t _size
     cdef Py_ssize_t _max_size
+    cdef Py_ssize_t _max_record
     cdef Py_ssize_t _capacity
+    cdef Py_ssize_t _least_capacity
     cdef long long _base_timestamp
     cdef long long _max_timestamp
     cdef bytearray _buffer
@@ -73,28 +76,28 @@ cdef class BatchBuilder:
 cdef class _Topic:
     cdef object name
     cdef list builders
+    cdef BatchBuilder of_any
 
 
 @cython.final
 cdef class RowBatcher:
     cdef object _default_topic
-    cdef object _codec
     cdef object _count_partitions
     cdef object _send
     cdef long long _max_bytes
-    cdef long long _turn
+    cdef long long _max_record
     cdef dict _topics
 
     @cython.locals(n=Py_ssize_t, at="long long", topic=_Topic, topics=list)
     cpdef void add(self, RowColumns rows) except *
     @cython.locals(partition=Py_ssize_t, builder=BatchBuilder)
     cdef void _add_row(self, _Topic topic, RowColumns rows, Py_ssize_t n) except *
-    @cython.locals(partition="long long", start=Py_ssize_t, count=int)
-    cdef Py_ssize_t _choose_partition(self, _Topic topic, RowColumns rows, Py_ssize_t n) except -1
+    @cython.locals(partition="long long", start=Py_ssize_t, end=Py_ssize_t)
+    cdef Py_ssize_t _choose_partition(self, _Topic topic, RowColumns rows, Py_ssize_t n) except -2
     cdef _Topic _topic(self, name)
+    cdef BatchBuilder _new_builder(self)
     cdef void _update_count(self, _Topic topic) except *
     cdef void _expect_partition(self, _Topic topic, long long partition) except *
-    cdef void _flush(self, _Topic topic, Py_ssize_t partition) except *
     @cython.locals(topic=_Topic, builder=BatchBuilder, size=Py_ssize_t)
     cdef Py_ssize_t _pending_bytes(self) except -1
     @cython.locals(topic=_Topic, builder=BatchBuilder)

@@ -1,9 +1,10 @@
-"""Rows to record batches: Arrow arrays in, the bytes of batches out, without an object for each
+"""Rows to records: Arrow arrays in, the encoded records of batches out, without an object for each
 row. The reverse of `arrow`.
 
 A row has the columns `value`, and optionally `key`, `topic`, `partition`, `timestamp` and
-`headers`. The bytes are those of `encode_batch`. This file is compiled, with the types in
-`arrow_writing.pxd`, where a compiler is available. Source: the Arrow columnar format; KIP-98.
+`headers`. The bytes are those of `encode_batch`, before compression. This file is compiled, with
+the types in `arrow_writing.pxd`, where a compiler is available. Source: the Arrow columnar format;
+KIP-98.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.types import TopicPartition
+from kafkagroup.types import MAX_INT32
 from kafkagroup.wire.batch_format import HEADER_SIZE
-from kafkagroup.wire.batch_writing import seal, varint_size
+from kafkagroup.wire.batch_writing import EncodedRecords, varint_size
 from kafkagroup.wire.buffers import copy, grown
-from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.murmur2 import partition_in
 
 if TYPE_CHECKING:
@@ -27,12 +27,15 @@ __all__ = ["BatchBuilder", "RowBatcher", "RowColumns"]
 _NULL = -1
 """The start of a null value; also the timestamp of a record that has none."""
 
+_ANY = -1
+"""In place of the partition of rows without partition and key."""
+
 _UNSET = -(1 << 40)
 """In place of a null partition: no integer of 32 bits, so that no row can name it."""
 
 _FIRST_CAPACITY = 16 << 10
-"""Bytes of a builder's first memory, which is doubled when it is full: a topic may have thousands
-of partitions, of which each task writes a few records."""
+"""Bytes of the memory for a first batch, which is doubled when it is full: a topic may have
+thousands of partitions, of which each task writes a few records."""
 
 _MAX_PENDING_BYTES = 64 << 20
 """Bytes of all batches that are not full. They are sent when there are more: with thousands of
@@ -139,6 +142,8 @@ class BatchBuilder:
         "_base_timestamp",
         "_buffer",
         "_capacity",
+        "_least_capacity",
+        "_max_record",
         "_max_size",
         "_max_timestamp",
         "_size",
@@ -146,10 +151,14 @@ class BatchBuilder:
         "count",
     )
 
-    def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` limits the records of a batch before compression; a larger one is alone."""
+    def __init__(self, max_bytes: int, max_record: int) -> None:
+        """`max_bytes` limits the records of a batch before compression; a larger one is alone.
+        `max_record` limits a batch with one record."""
         self._max_size = HEADER_SIZE + max_bytes
+        self._max_record = max_record
         self._capacity = 0
+        self._least_capacity = _FIRST_CAPACITY
+        """That of the next memory: the next batch is mostly as large as the last one."""
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._clear()
@@ -167,7 +176,7 @@ class BatchBuilder:
     def append(self, rows: RowColumns, n: int) -> bool:
         """Append row number `n`. Return False, without a change, if the batch is full.
 
-        Raises: ConfigurationError if a header has no name.
+        Raises: ConfigurationError if a header has no name, or the row is too large.
         """
         timestamp = rows._timestamps[n]
         base = self._base_timestamp if self.count else timestamp
@@ -180,6 +189,11 @@ class BatchBuilder:
             size += rows._header_names.encoded_size(header)
             size += rows._header_values.encoded_size(header)
         whole = self._size + varint_size(size) + size
+        if HEADER_SIZE + size > self._max_record:
+            raise ConfigurationError(
+                f"a row of {HEADER_SIZE + size} bytes, as it is sent, is larger than"
+                f" max.request.size={self._max_record}"
+            )
         if self.count and whole > self._max_size:
             return False
         if whole > self._capacity:
@@ -206,18 +220,17 @@ class BatchBuilder:
 
     def _reserve(self, size: int) -> None:
         doubled = min(2 * self._capacity, self._max_size)
-        self._capacity = max(size, doubled, _FIRST_CAPACITY)
+        self._capacity = max(size, doubled, self._least_capacity)
         self._buffer = grown(self._buffer, self.size, self._capacity)
         self._view = memoryview(self._buffer)
 
-    def finish(self, codec: Codec) -> bytes:
-        """Return the batch, and begin the next one."""
-        batch = memoryview(self._buffer)[: self._size]
-        if codec is not Codec.NONE:
-            compressed = bytearray(HEADER_SIZE)
-            compressed += compress(codec, batch[HEADER_SIZE:])
-            batch = memoryview(compressed)
-        made = seal(batch, codec, self.count, self._base_timestamp, self._max_timestamp)
+    def finish(self) -> EncodedRecords:
+        """Return the records, and begin the next batch."""
+        data, self._buffer = self._buffer, bytearray()
+        self._view = memoryview(self._buffer)  # the other one cannot be cut while there is a view
+        del data[self._size :]
+        made = EncodedRecords(data, self.count, self._base_timestamp, self._max_timestamp)
+        self._least_capacity, self._capacity = self._size, 0
         self._clear()
         return made
 
@@ -225,26 +238,27 @@ class BatchBuilder:
 class _Topic:
     """A topic that rows are written to."""
 
-    __slots__ = ("builders", "name")
+    __slots__ = ("builders", "name", "of_any")
 
-    def __init__(self, name: str, builders: list[BatchBuilder]) -> None:
+    def __init__(self, name: str, of_any: BatchBuilder) -> None:
         self.name = name
-        self.builders = builders
+        self.builders: list[BatchBuilder] = []
         """One for each partition."""
+        self.of_any = of_any
+        """For rows that may go to any partition."""
 
 
 class RowBatcher:
     """Encodes rows into batches, and passes each to `send` when it is full: in the rows' order
-    within a partition."""
+    within a partition, or of those without a partition and key."""
 
     __slots__ = (
-        "_codec",
         "_count_partitions",
         "_default_topic",
         "_max_bytes",
+        "_max_record",
         "_send",
         "_topics",
-        "_turn",
     )
 
     def __init__(
@@ -252,17 +266,17 @@ class RowBatcher:
         *,
         topic: str | None,
         max_bytes: int,
-        codec: Codec,
-        first_partition: int,
-        count_partitions: Callable[[str], int],
-        send: Callable[[TopicPartition, bytes], None],
+        max_record: int = MAX_INT32,
+        count_partitions: Callable[[str, int], int],
+        send: Callable[[str, int, EncodedRecords], None],
     ) -> None:
-        """`topic` is for rows without one. Rows without a key go to `first_partition`, modulo the
-        topic's partitions, until a batch is full, then to the next one."""
+        """`topic` is for rows without one. `count_partitions` returns the number of a topic's
+        partitions, looked up anew if it is not more than its second argument. `send` is called with
+        topic, partition and records: rows without a partition and key are batches of their own,
+        with -1 for a partition that the producer draws."""
         self._default_topic = topic
         self._max_bytes = max_bytes
-        self._codec = codec
-        self._turn = first_partition
+        self._max_record = max_record
         self._count_partitions = count_partitions
         self._send = send
         self._topics: dict[str, _Topic] = {}
@@ -271,7 +285,8 @@ class RowBatcher:
         """Add rows, and send the batches that they fill.
 
         Raises: ConfigurationError for a row without a topic, for a partition that does not exist,
-        and for a header without a name; what `count_partitions` and `send` raise.
+        for a row that is too large, and for a header without a name; what `count_partitions` and
+        `send` raise.
         """
         topics = [self._topic(name) for name in rows.topic_names]
         default = None if self._default_topic is None else self._topic(self._default_topic)
@@ -288,40 +303,43 @@ class RowBatcher:
         """Return the bytes of the batches that are not sent yet, before compression."""
         size = 0
         for topic in self._topics.values():
+            size += topic.of_any.size
             for builder in topic.builders:
                 size += builder.size
         return size
 
     def _add_row(self, topic: _Topic, rows: RowColumns, n: int) -> None:
         partition = self._choose_partition(topic, rows, n)
-        builder = topic.builders[partition]
-        while not builder.append(rows, n):
-            self._flush(topic, partition)
-            # Without a key it is another one's turn.
-            partition = self._choose_partition(topic, rows, n)
-            builder = topic.builders[partition]
+        builder = topic.of_any if partition == _ANY else topic.builders[partition]
+        if not builder.append(rows, n):
+            self._send(topic.name, partition, builder.finish())
+            builder.append(rows, n)  # as its first row, which always fits
 
     def _choose_partition(self, topic: _Topic, rows: RowColumns, n: int) -> int:
         partition = rows._partitions[n]
         if partition == _UNSET:
             start = rows._keys.start(n)
-            count = len(topic.builders)
             if start < 0:
-                return self._turn % count
-            return partition_in(rows._keys._data, start, rows._keys._ends[n + 1], count)
+                return _ANY
+            end = rows._keys._ends[n + 1]
+            return partition_in(rows._keys._data, start, end, len(topic.builders))
         if not 0 <= partition < len(topic.builders):
             self._expect_partition(topic, partition)
         return partition
 
     def _topic(self, name: str) -> _Topic:
         if (topic := self._topics.get(name)) is None:
-            topic = self._topics[name] = _Topic(name, [])
+            topic = self._topics[name] = _Topic(name, self._new_builder())
             self._update_count(topic)
         return topic
 
+    def _new_builder(self) -> BatchBuilder:
+        return BatchBuilder(self._max_bytes, self._max_record)
+
     def _update_count(self, topic: _Topic) -> None:
-        more = self._count_partitions(topic.name) - len(topic.builders)
-        topic.builders += [BatchBuilder(self._max_bytes) for _ in range(more)]
+        known = len(topic.builders)
+        more = self._count_partitions(topic.name, known) - known
+        topic.builders += [self._new_builder() for _ in range(more)]
 
     def _expect_partition(self, topic: _Topic, partition: int) -> None:
         """Check that the topic has gained this partition meanwhile. Raises: ConfigurationError."""
@@ -333,17 +351,12 @@ class RowBatcher:
                 f" partitions, 0 to {count - 1}; name one of these, or none"
             )
 
-    def _flush(self, topic: _Topic, partition: int) -> None:
-        batch = topic.builders[partition].finish(self._codec)
-        self._turn += 1
-        self._send(TopicPartition(topic.name, partition), batch)
-
     def flush(self) -> None:
         """Send the batches that are not full."""
         for topic in self._topics.values():
-            for partition, builder in enumerate(topic.builders):
+            for partition, builder in enumerate([topic.of_any, *topic.builders], _ANY):
                 if builder.count:
-                    self._flush(topic, partition)
+                    self._send(topic.name, partition, builder.finish())
 
 
 def _column(columns: dict[str, Any], name: str, kind: Any, count: int) -> Any:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
-from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.batch_writing import NewRecord
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.records import read_batches
 
-__all__ = ["halves", "records_in_halves"]
+__all__ = ["records_in_halves"]
 
 
-def halves(batch: bytes) -> tuple[bytes, ...]:
-    """Return two batches with the records of one, compressed as it is; none if it has but one
-    record."""
-    codec, parts = records_in_halves(batch)
-    return tuple(encode_batch(part, codec=codec) for part in parts)
-
-
-def records_in_halves(batch: bytes) -> tuple[Codec, tuple[list[NewRecord], ...]]:
+def records_in_halves(batch: bytes | memoryview) -> tuple[Codec, tuple[list[NewRecord], ...]]:
     """Return the codec of a batch, and its records in two parts; none if it has but one record."""
     (whole,) = read_batches(batch, topic="", partition=0, check_crcs=False)
     if whole.count < 2:

@@ -26,7 +26,15 @@ from kafkagroup.wire.batch_format import (
 from kafkagroup.wire.compression import Codec, compress
 from kafkagroup.wire.crc import crc32c
 
-__all__ = ["NewRecord", "encode_batch", "put_record", "seal", "varint_size", "with_base_offset"]
+__all__ = [
+    "EncodedRecords",
+    "NewRecord",
+    "encode_batch",
+    "put_record",
+    "seal",
+    "varint_size",
+    "with_base_offset",
+]
 
 _NO_HEADERS = b"\x00"
 """The headers of a record that has none."""
@@ -40,6 +48,16 @@ class NewRecord(NamedTuple):
     timestamp: int = -1
     """Milliseconds since the epoch; -1 for none."""
     headers: Headers = ()
+
+
+class EncodedRecords(NamedTuple):
+    """The records of one batch, as the log has them before compression."""
+
+    data: bytearray
+    """Room for the header of the batch, and the records. The batch may be made in it."""
+    record_count: int
+    base_timestamp: int
+    max_timestamp: int
 
 
 def encode_batch(
@@ -75,8 +93,8 @@ def encode_batch(
         put_record(out, delta, timestamp - base_timestamp, key, value, headers)
     batch = bytearray(HEADER_SIZE)
     batch += compress(codec, out)
-    return seal(
-        memoryview(batch),
+    seal(
+        batch,
         codec
         | (LOG_APPEND_TIME if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
         | (TRANSACTIONAL if transactional else 0)
@@ -90,6 +108,7 @@ def encode_batch(
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
     )
+    return bytes(batch)
 
 
 def put_record(
@@ -125,7 +144,7 @@ def _encode_headers(headers: Headers) -> bytes:
 
 
 def seal(
-    batch: memoryview,
+    batch: bytearray,
     attributes: int,
     count: int,
     base_timestamp: int,
@@ -136,9 +155,9 @@ def seal(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
-) -> bytes:
+) -> None:
     """Write the header of a batch into its first `HEADER_SIZE` bytes, which its `count` records
-    follow; return a copy of the batch."""
+    follow."""
     HEADER.pack_into(
         batch,
         0,
@@ -156,8 +175,7 @@ def seal(
         base_sequence,
         count,
     )
-    UINT32.pack_into(batch, CRC_OFFSET, crc32c(batch[ATTRIBUTES_OFFSET:]))
-    return bytes(batch)
+    UINT32.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[ATTRIBUTES_OFFSET:]))
 
 
 def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafkagroup import ConfigurationError, Security, TopicPartition
+from kafkagroup import ConfigurationError, Producer, Security, TopicPartition
 from kafkagroup.spark.client_options import REFUSED_BY_SINK, REFUSED_BY_SOURCE, WITHOUT_EFFECT
 from kafkagroup.spark.option_values import CONNECTOR_COLUMNS, OWN_COLUMNS, Bound
 from kafkagroup.spark.options import (
@@ -220,9 +220,11 @@ CLIENT_OPTIONS = (Path(__file__).parent / "kafka_client_options.txt").read_text(
 4.3."""
 
 VALUES = {
+    "acks": "all",
     "bootstrap.servers": "k",
     "check.crcs": "false",
     "compression.type": "LZ4",
+    "enable.idempotence": "true",
     "isolation.level": "READ_COMMITTED",
     "sasl.jaas.config": 'a.PlainLoginModule required username="u" password="p";',
 }
@@ -239,7 +241,7 @@ VALUES = {
 def test_every_option_of_kafkas_clients_is_known(
     name: str, parse: Any, needed: dict[str, str], refused: dict[str, str]
 ) -> None:
-    """`kafka.acks` and `kafka.max.poll.records` were unknown options, which failed the query."""
+    """`kafka.retries` and `kafka.max.poll.records` were unknown options, which failed the query."""
     given = {"kafka.bootstrap.servers": "k", **needed, f"kafka.{name}": VALUES.get(name, "5")}
     reason = refused.get("sasl.oauthbearer." if "oauthbearer" in name else name)
     if reason is not None:
@@ -317,14 +319,60 @@ def test_values_that_kafkas_clients_take_are_taken() -> None:
             "kafka.batch.size": "0",
             "kafka.delivery.timeout.ms": "90000",
             "kafka.connections.max.idle.ms": "-1",
+            "kafka.compression.gzip.level": "-1",
+            "kafka.compression.type": "gzip",
+            "kafka.retry.backoff.ms": "0",
+            "kafka.acks": "-1",
         }
     )
-    assert (sink.batch_bytes, sink.api_timeout) == (1, 90.0)
+    assert (sink.batch_bytes, sink.delivery_timeout) == (1, 90.0)
     assert sink.connections_max_idle > 24 * 86_400
+    assert (sink.compression_level, sink.acks, sink.idempotence) == (None, -1, True)
+    producer = Producer(**sink.of_producer())
+    assert producer._options.retry_backoff == 0.001
     given = {"kafka.group.id": "", "maxTriggerDelay": "1500", "maxRecordsPerPartition": "7"}
     source = parse_options({**MINIMAL, **given})
     assert (source.group_id, source.max_trigger_delay) == (None, 1.5)
     assert source.max_records_per_partition == 7
+
+
+def test_the_producer_of_the_sink_has_the_options_of_kafkas() -> None:
+    given = {
+        "bootstrap.servers": "a:1,b:2",
+        "kafka.client.id": "c",
+        "kafka.compression.type": "zstd",
+        "kafka.compression.zstd.level": "7",
+        "kafka.compression.lz4.level": "3",
+        "kafka.buffer.memory": "1000000",
+        "kafka.max.request.size": "2000000",
+        "kafka.delivery.timeout.ms": "50000",
+        "kafka.request.timeout.ms": "40000",
+        "kafka.retry.backoff.ms": "7",
+        "kafka.retry.backoff.max.ms": "5",
+        "kafka.metadata.max.age.ms": "60000",
+        "kafka.metadata.recovery.rebootstrap.trigger.ms": "70000",
+        "kafka.connections.max.idle.ms": "80000",
+    }
+    options = Producer(**parse_sink_options(given).of_producer())._options
+    assert (options.bootstrap_servers, options.client_id) == ("a:1,b:2", "c")
+    assert (options.compression_type, options.compression_level) == (Codec.ZSTD, 7)
+    assert (options.buffer_memory, options.max_request_size) == (1_000_000, 2_000_000)
+    assert (options.delivery_timeout, options.request_timeout) == (50, 25)
+    assert (options.retry_backoff, options.retry_backoff_max) == (0.007, 0.007)
+    assert options.metadata_max_age == 60
+    assert options.metadata_recovery_rebootstrap_trigger == 70
+    assert options.connections_max_idle == 80
+    assert (options.acks, options.enable_idempotence) == (-1, True)
+
+
+def test_acks_turn_idempotence_off_as_with_javas_producer() -> None:
+    given = {"bootstrap.servers": "k", "kafka.acks": "1"}
+    options = parse_sink_options(given)
+    assert (options.acks, options.idempotence) == (1, False)
+    with pytest.raises(ConfigurationError, match=r"enable\.idempotence=true needs acks=all, not 1"):
+        parse_sink_options({**given, "kafka.enable.idempotence": "true"})
+    with pytest.raises(ConfigurationError, match="option acks='2': expected one of all, -1, 0, 1"):
+        parse_sink_options({**given, "kafka.acks": "2"})
 
 
 def test_of_several_starts_that_of_sparks_own_connector_is_taken() -> None:
@@ -399,7 +447,7 @@ def test_each_option_without_effect_is_warned_about_once(
 
     from kafkagroup.spark import source
 
-    given = {"kafka.bootstrap.servers": "k", "kafka.acks": "1", "kafka.max.poll.records": "5"}
+    given = {"kafka.bootstrap.servers": "k", "kafka.retries": "1", "kafka.max.poll.records": "5"}
     schema = StructType().add("value", BinaryType())
     monkeypatch.setattr(source, "_warned", set())
     reading = source.KafkaGroupSource({**given, "subscribe": "a"})
@@ -416,7 +464,7 @@ def test_each_option_without_effect_is_warned_about_once(
         monkeypatch.setattr(source, "_warned", set())
         copied.streamWriter(schema, overwrite=False)
     of_source = [
-        "option kafka.acks has no effect: the sink always waits for all replicas in sync",
+        "option kafka.retries has no effect: see delivery.timeout.ms",
         "option kafka.max.poll.records has no effect: the source has no consumer of Kafka's",
     ]
     assert [record.getMessage() for record in caplog.records] == of_source * 2

@@ -10,16 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkagroup.errors import ConfigurationError
+from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.arrow_writing import RowBatcher, RowColumns
-from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.batch_writing import EncodedRecords, NewRecord, encode_batch
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.murmur2 import partition_of
+from kafkagroup.wire.record_decoding import decode_records
 from kafkagroup.wire.records import read_batches
 
 pa = pytest.importorskip("pyarrow")
 
 NOW = 1_700_000_000_000
+ANY = -1
+"""In place of the partition of rows without partition and key."""
+
 COUNTS = {"t": 3, "u": 1}
 """The topics, and how many partitions each has."""
 
@@ -48,18 +53,23 @@ def batches(
     max_bytes: int = 1 << 20,
     codec: Codec = Codec.NONE,
     topic: str | None = "t",
-    first_partition: int = 0,
-    count_partitions: Callable[[str], int] = COUNTS.__getitem__,
+    max_record: int = 1 << 20,
+    count_partitions: Callable[[str, int], int] = lambda topic, known: COUNTS[topic],
 ) -> Sent:
     """Return the batches of some Arrow record batches, in the order in which they are sent."""
     sent: Sent = []
+
+    def send(topic: str, partition: int, encoded: EncodedRecords) -> None:
+        batch = ProduceBatch(TopicPartition(topic, partition), 0, 0, 0)
+        batch.fill(encoded)
+        sent.append((batch.tp, bytes(batch.encode(codec, None, False))))
+
     batcher = RowBatcher(
         topic=topic,
         max_bytes=max_bytes,
-        codec=codec,
-        first_partition=first_partition,
+        max_record=max_record,
         count_partitions=count_partitions,
-        send=lambda tp, batch: sent.append((tp, batch)),
+        send=send,
     )
     for table in tables:
         batcher.add(RowColumns(table, NOW))
@@ -125,8 +135,8 @@ def encoded(rows: list[dict[str, Any]], columns: list[str], max_bytes: int, code
         while True:
             partition = given["partition"]
             if partition is None:
-                count, key = COUNTS[topic], given["key"]
-                partition = len(sent) % count if key is None else partition_of(key, count)
+                key = given["key"]
+                partition = ANY if key is None else partition_of(key, COUNTS[topic])
             tp = TopicPartition(topic, partition)
             before = pending.get(tp, [])
             size = len(encode_batch([*before, record])) - 61
@@ -197,10 +207,8 @@ def test_many_partitions_are_sent_before_their_batches_are_full() -> None:
     batcher = RowBatcher(
         topic="t",
         max_bytes=16 << 20,
-        codec=Codec.NONE,
-        first_partition=0,
-        count_partitions=lambda topic: 20,
-        send=lambda tp, batch: sent.append((tp, batch)),
+        count_partitions=lambda topic, known: 20,
+        send=lambda topic, partition, _: sent.append((TopicPartition(topic, partition), b"")),
     )
     found = []
     for _ in range(4):
@@ -209,15 +217,29 @@ def test_many_partitions_are_sent_before_their_batches_are_full() -> None:
     assert found == [0, 0, 0, 20]
 
 
-def test_rows_without_a_key_begin_at_the_given_partition() -> None:
-    """Small batches of all tasks went to partition 0."""
-    rows = pa.record_batch({"value": pa.array([b"a", b"b"])})
-    assert [[tp.partition for tp, _ in batches(rows, first_partition=n)] for n in range(4)] == [
-        [0],
-        [1],
-        [2],
-        [0],
-    ]
+def test_rows_without_partition_and_key_are_batches_of_their_own() -> None:
+    """The producer draws the partition of each."""
+    columns = {"key": [None, b"k", None, None], "partition": [None, None, 1, None]}
+    rows = pa.record_batch(
+        {
+            "value": pa.array([b"0", b"1", b"2", b"3"]),
+            "key": pa.array(columns["key"], pa.binary()),
+            "partition": pa.array(columns["partition"], pa.int32()),
+        }
+    )
+    found = {
+        tp.partition: [record.value for record in decode_records(batch, topic="t", partition=0)]
+        for tp, batch in batches(rows)
+    }
+    assert found == {ANY: [b"0", b"3"], partition_of(b"k", 3): [b"1"], 1: [b"2"]}
+
+
+def test_a_row_that_is_too_large_is_an_error() -> None:
+    rows = pa.record_batch({"value": pa.array([b"small", b"x" * 100])})
+    with pytest.raises(ConfigurationError, match=r"a row of 168 bytes, .* max\.request\.size=167"):
+        batches(rows, max_record=167)
+    ((_, sent),) = batches(rows, max_record=168)
+    assert len(list(decode_records(sent, topic="t", partition=0))) == 2
 
 
 @pytest.mark.parametrize("key", ["name", "key"])
@@ -258,7 +280,9 @@ def test_a_partition_that_does_not_exist_is_an_error_with_the_count(partition: i
 def test_a_partition_that_was_added_meanwhile_is_written() -> None:
     counts = iter([3, 5])
     rows = pa.record_batch({"value": pa.array([b"v"]), "partition": pa.array([4], pa.int32())})
-    sent = batches(rows, count_partitions=lambda topic: next(counts))
+    known = []
+    sent = batches(rows, count_partitions=lambda topic, n: known.append(n) or next(counts))
+    assert known == [0, 3]
     assert [tp for tp, _ in sent] == [TopicPartition("t", 4)]
 
 

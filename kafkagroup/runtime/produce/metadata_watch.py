@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
+from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.errors import BrokerError, ErrorCode, KafkaGroupError, broker_error
 from kafkagroup.produce.accumulator import Accumulator
@@ -16,7 +17,7 @@ from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.error_codes import REFUSED_TOPIC
+from kafkagroup.wire.error_codes import BEING_CREATED, REFUSED_TOPIC
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 __all__ = ["MetadataWatch"]
@@ -51,6 +52,9 @@ class MetadataWatch:
         self._requested: set[str] = set()
         """The topics that were known, or requested so that the broker may create them. Later
         requests must not: they would bring a deleted topic back (KAFKA-5789)."""
+        self._refused_creations: dict[str, KafkaGroupError] = {}
+        """Why the brokers do not let this client create topics, by their last responses."""
+        self._followed = ChangeSignal()
         self._causes: dict[TopicPartition, KafkaGroupError] = {}
         """Why the last attempt for a partition failed."""
         self._last_error: KafkaGroupError | None = None
@@ -68,16 +72,31 @@ class MetadataWatch:
             name
             for name, topic in self._accumulator.topics.items()
             if topic.used_at >= least
-            or topic.unplaced is not None
+            or topic.is_awaited
             or not all(queue.is_idle for queue in topic.queues)
         ]
 
     def find(self, topic: TopicQueues) -> None:
         """Find the partitions of a topic for which records wait."""
         topic.used_at = anyio.current_time()
+        self._refused_creations.pop(topic.name, None)  # it may be allowed by now
         self._follow_topic(topic)
-        if topic.unplaced is not None:
+        if topic.is_awaited:
             self._task.ensure_running()
+
+    async def partition_count(self, topic: TopicQueues) -> int:
+        """Return the number of a topic's partitions, as soon as it is known. Raises: BrokerError if
+        the topic may not be described, or not be created."""
+        topic.awaiting_count += 1
+        try:
+            self.find(topic)
+            while not topic.queues:
+                if (refusal := self._refusal(topic)) is not None:
+                    raise refusal
+                await self._followed.wait()
+        finally:
+            topic.awaiting_count -= 1
+        return len(topic.queues)
 
     def find_leader(self, queue: PartitionQueue) -> None:
         """Find the leader of a partition that has records to send."""
@@ -140,7 +159,7 @@ class MetadataWatch:
         return (
             self._is_stale
             or bool(self._leaderless)
-            or any(topic.unplaced is not None for topic in self._accumulator.topics.values())
+            or any(topic.is_awaited for topic in self._accumulator.topics.values())
         )
 
     async def _request_missing(self) -> bool:
@@ -150,7 +169,7 @@ class MetadataWatch:
         missing = [
             name
             for name, topic in self._accumulator.topics.items()
-            if topic.unplaced is not None
+            if topic.is_awaited
             and name not in self._requested
             and (
                 name not in known or known[name].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -162,8 +181,18 @@ class MetadataWatch:
             topics=tuple(MetadataRequestTopic(name=name) for name in missing),
             allow_auto_topic_creation=True,
         )
-        await self._cluster.request_any(request)
+        response = await self._cluster.request_any(request)
         self._requested.update(missing)
+        for found in response.topics:
+            name, code = found.name, found.error_code
+            if name is None or code in BEING_CREATED:
+                continue
+            self._requested.discard(name)
+            what = f"topic {name!r} does not exist, and cannot be created"
+            error = broker_error(code, what, operation="CREATE", topic=name)
+            if code in REFUSED_TOPIC:
+                self._refused_creations[name] = error
+            self.note(TopicPartition(name, -1), error)
         return True
 
     def _follow(self) -> None:
@@ -177,6 +206,7 @@ class MetadataWatch:
             elif metadata.leader_node(queue.tp) is not None:
                 self._leaderless.discard(queue)
                 self._on_leader(queue)
+        self._followed.notify()
 
     def _follow_topic(self, topic: TopicQueues) -> None:
         metadata = self._cluster.metadata
@@ -185,6 +215,7 @@ class MetadataWatch:
             return
         if found.partitions:
             self._requested.add(topic.name)
+            self.forget(TopicPartition(topic.name, -1))
             topic.resize(len(found.partitions))
             nodes = metadata.nodes
             topic.available = [
@@ -195,19 +226,22 @@ class MetadataWatch:
             return
         if topic.queues:
             self._accumulator.place(topic)
-        elif found.error_code in REFUSED_TOPIC:
+        elif (refusal := self._refusal(topic)) is not None:
             topic.unplaced = None
-            unplaced.fail(
-                broker_error(
-                    found.error_code,
-                    f"topic {topic.name!r}",
-                    operation="DESCRIBE",
-                    topic=topic.name,
-                )
-            )
+            unplaced.fail(refusal)
         else:
             return
         self._on_placed(topic, unplaced)
+
+    def _refusal(self, topic: TopicQueues) -> KafkaGroupError | None:
+        """Return why the partitions of a topic will not be known, as far as the brokers say."""
+        name = topic.name
+        found = self._cluster.metadata.topics.get(name)
+        if found is not None and found.error_code in REFUSED_TOPIC:
+            return broker_error(
+                found.error_code, f"topic {name!r}", operation="DESCRIBE", topic=name
+            )
+        return self._refused_creations.get(name)
 
     def _report(self) -> None:
         now = anyio.current_time()

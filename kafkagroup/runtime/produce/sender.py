@@ -162,6 +162,15 @@ class Sender:
             self._brokers[node.node_id] = broker
         broker.add(queue)
 
+    async def partition_count(self, topic: str) -> int:
+        """Return the number of a topic's partitions, as soon as it is known. A missing topic is
+        created where the brokers do so. Raises: BrokerError; ConfigurationError."""
+        return await self._watch.partition_count(self._accumulator.topic(topic))
+
+    def cause(self, topic: str) -> KafkaGroupError | None:
+        """Return why the partitions of a topic are not known yet, if that is known."""
+        return self._watch.cause(TopicPartition(topic, -1))
+
     def _placed(self, topic: TopicQueues, unplaced: ProduceBatch) -> None:
         """The records that waited for the partitions of a topic are in queues, or have failed."""
         self.ends.note_end(unplaced)
@@ -284,7 +293,7 @@ class Sender:
                 data = await self._cluster.options.run_in_thread(encode)
             else:
                 data = encode()
-            part = PartitionProduceData(index=queue.tp.partition, records=data)
+            part = PartitionProduceData(index=queue.tp.partition, records=memoryview(data))
             by_topic.setdefault(queue.tp.topic, []).append(part)
         return ProduceRequest(
             transactional_id=transactional_id,
