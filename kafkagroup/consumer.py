@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import anyio
 
@@ -334,6 +334,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """Whether `unsubscribe` or `assign` is under way."""
         self._engine: Engine | None = None
         self._reader = Reader(self._session, self._rejoin)
+        self._unsettled: Any = None
+        """A ConsumingTransaction with records that come again, or not: it was not entered, or its
+        outcome is not known."""
         self._checkup: Checkup | None = None
         """Set by the first call of `health`."""
 

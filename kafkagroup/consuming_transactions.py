@@ -28,6 +28,7 @@ from kafkagroup.errors import (
     NotStartedError,
     RequestTimeoutError,
     TransactionAbortedError,
+    TransactionOutcomeUnknownError,
 )
 from kafkagroup.transaction import Transaction, TransactionalProducer
 from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
@@ -73,11 +74,13 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
     async def __anext__(self) -> ConsumingTransaction[K_co, V_co, K_contra, V_contra]:
         """Return the next transaction, which is not begun yet, with its records."""
         consumer = self._consumer
-        consumer._check_transactional()
         held = consumer._delivery.acknowledgement
-        held.is_held = False
         taken = ConsumingTransaction(self._producer, consumer)
         try:
+            consumer._check_transactional()
+            if consumer._unsettled is not None:
+                await consumer._unsettled._settle()
+            held.is_held = False
             await self._collect(taken)
         except NotStartedError:
             raise
@@ -90,6 +93,7 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
             held.is_held = False
         if not taken._records:
             raise StopAsyncIteration  # the consumer is stopped
+        consumer._unsettled = taken  # until it is entered
         return taken
 
     async def _collect(self, taken: ConsumingTransaction[K_co, V_co, K_contra, V_contra]) -> None:
@@ -136,12 +140,17 @@ class ConsumingTransaction(
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, OffsetAndMetadata] = {}
         self._scope = anyio.CancelScope()
+        self._is_outcome_unknown = False
 
     def _take(self, found: dict[TopicPartition, list[Record[K_co, V_co]]]) -> None:
         for tp, records in found.items():
             owned = self._consumer._delivery.owned.get(tp)
             if owned is None:
                 continue  # revoked since: its next owner has them
+            if self._owned.get(tp, owned) is not owned:
+                # The partition was lost meanwhile, and has come back: so have the records.
+                self._records = [one for one in self._records if (one.topic, one.partition) != tp]
+                del self._owned[tp], self._starts[tp]
             self._owned.setdefault(tp, owned)
             self._starts.setdefault(tp, records[0].offset)
             last = records[-1]
@@ -150,6 +159,7 @@ class ConsumingTransaction(
 
     async def __aenter__(self) -> list[Record[K_co, V_co]]:  # type: ignore[override]
         """Begin, and return the records."""
+        self._consumer._unsettled = None
         held = self._consumer._delivery.acknowledgement
         held.is_held = True  # a poll in the block must not complete them either
         try:
@@ -187,18 +197,40 @@ class ConsumingTransaction(
         """Commit, or abort because of `cause`; then release the records, or return to them."""
         failure = await self._send_all_offsets() if cause is None else None
         cause = cause or failure
-        is_committed = False
         try:
             await super().__aexit__(None if cause is None else type(cause), cause, None)
             is_committed = cause is None
-        finally:
+        except TransactionOutcomeUnknownError:
+            self._is_outcome_unknown = True
+            self._consumer._unsettled = self
+            self._release()
+            raise
+        except BaseException:
+            self._rewind()
+            raise
+        if is_committed:
             self._consumer._delivery.acknowledgement.is_held = False
-            if is_committed:
-                self._consumer._session.complete_in_flight()
-            else:
-                self._rewind()
+            self._consumer._session.complete_in_flight()
+        else:
+            self._rewind()
         if failure is not None:
             raise failure
+
+    async def _settle(self) -> None:
+        """Return to the first records if the transaction was not entered, or was aborted in the
+        end. Raises: as `Consumer.committed`."""
+        if not (self._is_outcome_unknown and await self._has_committed()):
+            self._rewind()
+        self._consumer._unsettled = None
+
+    async def _has_committed(self) -> bool:
+        """Return whether the group has the offsets, once the transaction has ended at its
+        coordinator."""
+        committed = await self._consumer.committed(list(self._ends))
+        return any(
+            found is not None and found.offset >= self._ends[tp].offset
+            for tp, found in committed.items()
+        )
 
     async def _send_all_offsets(self) -> BaseException | None:
         """Send the offsets; return the error that aborts the transaction."""
@@ -209,10 +241,15 @@ class ConsumingTransaction(
             return error
         return None
 
+    def _release(self) -> None:
+        """Let a revocation go on, which waits for the records in flight: their next owner gets
+        them."""
+        self._consumer._delivery.acknowledgement.is_held = False
+        self._consumer._session.drop_in_flight()
+
     def _rewind(self) -> None:
         """Return to the first records: nothing that was fetched after them is delivered."""
-        # A revocation waits for the records in flight; their next owner gets them.
-        self._consumer._session.drop_in_flight()
+        self._release()
         owned = self._consumer._delivery.owned
         for tp, start in self._starts.items():
             one = self._owned[tp]

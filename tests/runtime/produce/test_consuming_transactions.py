@@ -12,11 +12,18 @@ from runtime.produce.test_transaction_blocks import TRANSACTIONAL, visible
 
 from kafkagroup import Consumer, Producer
 from kafkagroup.admin import Admin
-from kafkagroup.errors import ConfigurationError, ErrorCode, TransactionAbortedError
+from kafkagroup.errors import (
+    ConfigurationError,
+    ErrorCode,
+    TransactionAbortedError,
+    TransactionOutcomeUnknownError,
+)
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Close, Delay
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.produce import ProduceRequest
 from kafkagroup.wire.messages.transactions import EndTxnRequest, TxnOffsetCommitRequest
 
@@ -297,6 +304,95 @@ async def test_what_the_coordinator_has_aborted_comes_again(
         assert attempts == 2
         assert "the coordinator has aborted the transaction" in caplog.text
         assert await visible(kafka) == numbers(10)
+
+
+async def test_a_partition_that_is_lost_and_comes_back_while_records_are_collected(
+    protocol: str,
+) -> None:
+    async with cluster(topics={"in": 1, "t": 1}) as kafka:
+        kafka.produce("in", numbers(5))
+        async with (
+            consumer(protocol, session_timeout_ms=6_000, heartbeat_interval_ms=500) as reader,
+            Producer(**TRANSACTIONAL) as producer,
+            anyio.create_task_group() as tasks,
+        ):
+
+            async def lose() -> None:
+                await anyio.sleep(2)
+                kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+                kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+                await anyio.sleep(20)
+                kafka.produce("in", numbers(5, start=5))
+
+            tasks.start_soon(lose)
+            async for tx in producer.transactions(reader, max_interval=15):
+                async with tx as records:
+                    for record in records:
+                        tx.send_nowait("t", record.value)
+                if kafka.committed("g", "in") == {0: 10}:
+                    break
+        assert await visible(kafka) == numbers(10)
+
+
+async def test_a_transaction_that_was_not_entered_comes_again(protocol: str) -> None:
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer(protocol) as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.produce("in", numbers(5))
+        async for _ in producer.transactions(reader, max_records=3):
+            break
+        async for tx in producer.transactions(reader, max_records=3):
+            async with tx as records:
+                for record in records:
+                    tx.send_nowait("t", record.value)
+            if kafka.committed("g", "in") == {0: 5}:
+                break
+        assert await visible(kafka) == numbers(5)
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "aborted"])
+@pytest.mark.parametrize("version", [0, 1, 2], ids="TV{}".format)
+async def test_after_an_unknown_outcome_the_records_come_again_unless_it_was_committed(
+    version: int, is_committed: bool
+) -> None:
+    options = {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000}
+    async with cluster(topics={"in": 1, "t": 1}) as kafka, consumer() as reader:
+        kafka.set_transaction_version(version)
+        kafka.produce("in", numbers(5))
+        lost = kafka.fail(EndTxnRequest, Close(before=not is_committed), times=None)
+        async with Producer(**TRANSACTIONAL | options) as producer:
+            with pytest.raises(TransactionOutcomeUnknownError):
+                async for tx in producer.transactions(reader):
+                    async with tx as records:
+                        for record in records:
+                            tx.send_nowait("t", record.value)
+        lost.stop()
+        async with Producer(**TRANSACTIONAL | options) as producer:
+            kafka.produce("in", numbers(5, start=5))
+            async for tx in producer.transactions(reader):
+                async with tx as records:
+                    for record in records:
+                        tx.send_nowait("t", record.value)
+                if kafka.committed("g", "in") == {0: 10}:
+                    break
+        assert await visible(kafka) == numbers(10)
+
+
+async def test_it_ends_when_the_consumer_was_stopped_after_a_transaction() -> None:
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.produce("in", numbers(5))
+        async for tx in producer.transactions(reader):
+            async with tx as records:
+                for record in records:
+                    tx.send_nowait("t", record.value)
+            await reader.stop()
+        assert kafka.committed("g", "in") == {0: 5}
 
 
 async def test_it_ends_when_the_consumer_is_stopped() -> None:
