@@ -141,7 +141,10 @@ class PartitionQueue:
         if now < self.retry_at:
             return None
         if self._is_new_epoch_needed and not self.in_flight:
-            unresolved = next((b for b in self.retried if b.is_maybe_written), None)
+            # In a new epoch brokers refuse what is late of the one before: behind a batch that was
+            # not written none can be. The epoch of a transaction goes on.
+            candidates = self.retried if self._is_coordinated else self.retried[:1]
+            unresolved = next((b for b in candidates if b.is_maybe_written), None)
             if unresolved is not None:
                 return unresolved
             if not self.is_epoch_lost:
@@ -192,6 +195,7 @@ class PartitionQueue:
         nothing is unresolved. What was certainly not written is sent as if for the first time."""
         for batch in reversed(self.retried):
             batch.stamp(*NO_IDENTITY, NO_SEQUENCE)
+            batch.is_maybe_written = False
             self.closed.appendleft(batch)
         self.retried.clear()
         self._is_new_epoch_needed = self._has_unresolved = False
@@ -205,34 +209,40 @@ class PartitionQueue:
         if self.closed and self.closed[0] is batch:
             self.closed.popleft()
             if batch.base_sequence != NO_SEQUENCE:
-                self._next_sequence = (self._next_sequence + batch.count) % _SEQUENCES
+                self._next_sequence = _sequence_after(batch)
         else:
             self.retried.remove(batch)
         self.in_flight.append(batch)
 
     def put_back(self, batch: ProduceBatch, at: float) -> None:
-        """Nothing of the batch was sent, the last one taken. It may be at `at`."""
+        """Nothing of the batch was sent this time. It may be at `at`. Its number is free again if
+        it is the last one and the batch was certainly not written; else the batch keeps it."""
         self.in_flight.remove(batch)
         self.retry_at = max(self.retry_at, at)
-        if batch.attempts:
+        has_last_number = (
+            batch.base_sequence != NO_SEQUENCE and _sequence_after(batch) == self._next_sequence
+        )
+        if batch.is_maybe_written or not has_last_number:
             self._restore(batch)
             return
-        if batch.base_sequence != NO_SEQUENCE:
-            self._next_sequence = batch.base_sequence
+        self._next_sequence = batch.base_sequence
         if not batch.has_ended:
             self.closed.appendleft(batch)
 
     # ------------------------------------------------------------ outcomes
 
     def acknowledged(
-        self, batch: ProduceBatch, base_offset: int, append_time: int, now: float
+        self, batch: ProduceBatch, leader: int, base_offset: int, append_time: int, now: float
     ) -> None:
-        """The batch is in the log. One that had ended is resolved: its number was used."""
+        """The batch is in the log, as `leader` says. One that had ended is resolved: its number was
+        used."""
         self.in_flight.remove(batch)
-        self._is_confirmed, self._acknowledged_at = True, now
+        if leader == self._leader:  # an earlier leader does not say what the present one knows
+            self._is_confirmed = True
+        self._acknowledged_at = now
         self.retry_at = -math.inf
         if (batch.producer_id, batch.producer_epoch) == self._identity:
-            after = (batch.base_sequence + batch.count) % _SEQUENCES
+            after = _sequence_after(batch)
             if _is_lower(self._expected_sequence, after):
                 self._expected_sequence = after
         if not batch.has_ended:
@@ -264,7 +274,10 @@ class PartitionQueue:
 
     def _insert(self, batch: ProduceBatch) -> None:
         """Put a batch among the retried ones, in their order. Numbers begin again at 0: compare
-        their distance."""
+        their distance. Without numbers one is in flight at a time, the oldest."""
+        if batch.base_sequence == NO_SEQUENCE:
+            self.retried.insert(0, batch)
+            return
         at = len(self.retried)
         while at and _is_before(batch, self.retried[at - 1]):
             at -= 1
@@ -311,7 +324,8 @@ class PartitionQueue:
         for half in halves:
             if sequence != NO_SEQUENCE:
                 half.stamp(batch.producer_id, batch.producer_epoch, sequence)
-                sequence = (sequence + half.count) % _SEQUENCES
+                sequence = _sequence_after(half)
+        for half in reversed(halves):
             self._insert(half)
 
     def expire(self, now: float, why: KafkaGroupError) -> list[ProduceBatch]:
@@ -348,6 +362,11 @@ class PartitionQueue:
     def is_idle(self) -> bool:
         """Whether the queue has no batch, and none is in flight."""
         return not (self.in_flight or self.retried or self.closed or self.open)
+
+
+def _sequence_after(batch: ProduceBatch) -> int:
+    """Return the number of the first record behind a batch that has a number."""
+    return (batch.base_sequence + batch.count) % _SEQUENCES
 
 
 def _is_before(one: ProduceBatch, other: ProduceBatch) -> bool:

@@ -16,6 +16,7 @@ from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import NO_SEQUENCE, ProduceBatch
 from kafkagroup.produce.identity import Identities, ProducerIdentity
 from kafkagroup.produce.partition_queue import PartitionQueue
+from kafkagroup.produce.splitting import split
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.record_decoding import decode_records
@@ -113,6 +114,15 @@ class World:
         batch = self.accumulator.add("t", 0, None, value, (), 0)
         self.accepted.append((batch, batch.count - 1, value))
 
+    def taken(self) -> ProduceBatch:
+        """Add a record, and take its batch."""
+        self.add()
+        self.queue.close_open()
+        batch = self.queue.next(self.now)
+        assert batch is not None
+        self.queue.taken(batch)
+        return batch
+
     def send(self) -> None:
         if not self.queue.closed:
             self.queue.close_open()
@@ -168,6 +178,11 @@ class World:
             self.queue.retry(batch, self.now)
         elif kind == "refused for good":
             self.queue.failed(batch, BrokerError(87))
+        elif kind == "too large" and batch.count > 1 and not batch.is_maybe_written:
+            if batch.has_ended:
+                self.queue.failed(batch, BrokerError(10))
+            else:
+                self.queue.split(batch, split(batch), self.now)
         elif kind == "not leader":
             batch.is_maybe_written = True
             self.queue.retry(batch, self.now)
@@ -177,7 +192,7 @@ class World:
                 batch.is_maybe_written = True
                 self.queue.retry(batch, self.now)
             elif isinstance(found, int):
-                self.queue.acknowledged(batch, found, -1, self.now)
+                self.queue.acknowledged(batch, 1, found, -1, self.now)
             elif self.identities is not None and self.identities.is_coordinated:
                 if self.queue.is_next(batch):
                     self.queue.number_refused(batch, BrokerError(45))
@@ -249,6 +264,7 @@ KINDS = (
     "appended, unknown",
     "refused for a while",
     "refused for good",
+    "too large",
     "not leader",
 )
 
@@ -326,3 +342,104 @@ def test_numbers_begin_again_at_0_after_the_greatest() -> None:
     world.heal()
     world.check()
     assert len(world.log.values) == 21
+
+
+def confirmed() -> World:
+    """A world whose leader has acknowledged a record."""
+    world = World(1, idempotent=True)
+    world.is_healed = True
+    world.send()
+    world.respond()
+    return world
+
+
+def test_a_batch_put_back_keeps_its_number_if_later_ones_are_in_use() -> None:
+    """Two batches got one number, and the broker took the second one for the first."""
+    world = confirmed()
+    first, second = world.taken(), world.taken()
+    world.queue.put_back(first, world.now)
+    world.queue.acknowledged(second, 1, 2, -1, world.now)
+    assert world.queue.next(world.now) is first
+    world.queue.taken(first)
+    assert [world.taken().base_sequence, first.base_sequence] == [3, 1]
+
+
+def test_a_batch_that_ended_before_it_was_sent_leaves_a_gap_if_later_numbers_are_in_use() -> None:
+    world = confirmed()
+    first, second = world.taken(), world.taken()
+    first.fail(RequestTimeoutError("late"))
+    world.queue.put_back(first, world.now)
+    world.queue.out_of_order(second, world.now)
+    assert world.queue.next(world.now) is second
+    assert (second.producer_epoch, second.base_sequence) == (1, 0)
+    world.heal()
+    assert second.base_offset == 1
+
+
+def test_an_earlier_leader_does_not_confirm_the_present_one() -> None:
+    """The present one takes any first number of a producer that it does not know."""
+    world = confirmed()
+    first, second = world.taken(), world.taken()
+    world.queue.follow(2, TOPIC_ID)
+    world.queue.acknowledged(first, 1, 1, -1, world.now)
+    world.add()
+    world.queue.close_open()
+    assert world.queue.next(world.now) is None
+    world.queue.acknowledged(second, 2, 2, -1, world.now)
+    world.taken()
+    world.taken()
+
+
+def test_a_half_put_back_stays_ahead_of_its_sibling() -> None:
+    world = confirmed()
+    world.add()
+    batch = world.taken()
+    batch.encode(Codec.NONE, None, False)
+    halves = split(batch)
+    world.queue.split(batch, halves, world.now)
+    for half, number in zip(halves, (1, 2), strict=True):
+        for _ in range(2):
+            assert world.queue.next(world.now) is half
+            world.queue.taken(half)
+            world.queue.put_back(half, world.now)
+        world.queue.next(world.now)
+        world.queue.taken(half)
+        assert half.base_sequence == number
+        world.queue.acknowledged(half, 1, number, -1, world.now)
+    assert world.taken().base_sequence == 3
+
+
+def test_without_numbers_the_order_is_kept() -> None:
+    """Halves of halves, and what was sent again, went behind the other half."""
+    world = World(1, idempotent=False)
+    for _ in range(8):
+        world.add()
+    world.queue.close_open()
+    written: list[bytes] = []
+    while (batch := world.queue.next(world.now)) is not None:
+        world.queue.taken(batch)
+        data = batch.encode(Codec.NONE, None, False)
+        batch.attempts += 1
+        if batch.count > 1:
+            world.queue.split(batch, split(batch), world.now)
+        elif batch.attempts == 1:
+            world.queue.retry(batch, world.now)
+        else:
+            written += [record.value or b"" for record in decode_records(data, "t", 0)]
+            world.queue.acknowledged(batch, 1, 0, -1, world.now)
+    assert written == [b"first", *(b"%d" % n for n in range(8))]
+
+
+def test_behind_a_batch_that_was_not_written_none_is_sent_for_certainty() -> None:
+    """It was refused for its number again and again, and the partition stood still."""
+    world = confirmed()
+    refused, behind, unknown = world.taken(), world.taken(), world.taken()
+    world.queue.failed(refused, BrokerError(87))
+    world.queue.out_of_order(behind, world.now)
+    unknown.is_maybe_written = True
+    world.queue.retry(unknown, world.now)
+    assert world.queue.next(world.now) is behind
+    assert (behind.producer_epoch, behind.base_sequence) == (1, 0)
+    assert not unknown.is_maybe_written
+    world.heal()
+    assert (behind.base_offset, unknown.base_offset) == (1, 2)

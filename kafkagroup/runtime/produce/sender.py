@@ -257,7 +257,7 @@ class Sender:
                 await broker.send_only(
                     request, connection_id=_CONNECTION, highest=_HIGHEST_VERSION, on_sent=sent
                 )
-                self._assume_written(taken)
+                self._assume_written(node_id, taken)
                 return
             response = await broker.request(
                 request,
@@ -281,7 +281,7 @@ class Sender:
         if sent_at is not None:
             now = self._clock()
             self._meter.record(now, now - sent_at)
-        self._handle(taken, response)
+        self._handle(node_id, taken, response)
 
     async def _request_of(self, taken: Taken) -> ProduceRequest:
         transactions = self._transactions
@@ -312,22 +312,23 @@ class Sender:
 
     # ------------------------------------------------------------ responses
 
-    def _assume_written(self, taken: Taken) -> None:
+    def _assume_written(self, node_id: int, taken: Taken) -> None:
         for queue, batch in taken:
-            self._acknowledged(queue, batch, -1, -1, anyio.current_time())
+            self._acknowledged(queue, batch, node_id, -1, -1, anyio.current_time())
             self._after(queue, batch)
 
     def _acknowledged(
         self,
         queue: PartitionQueue,
         batch: ProduceBatch,
+        node_id: int,
         base_offset: int,
         append_time: int,
         now: float,
     ) -> None:
         self._written_bytes += len(batch.data or b"")
         self._written_records += 0 if batch.has_ended else batch.count
-        queue.acknowledged(batch, base_offset, append_time, now)
+        queue.acknowledged(batch, node_id, base_offset, append_time, now)
         self._watch.forget(queue.tp)
         if self._cluster.troubles.open:
             self._cluster.troubles.succeeded(queue.tp, now)
@@ -345,7 +346,7 @@ class Sender:
             self._after(queue, batch)
         self._watch.refresh(error)
 
-    def _handle(self, taken: Taken, response: ProduceResponse) -> None:
+    def _handle(self, node_id: int, taken: Taken, response: ProduceResponse) -> None:
         now = anyio.current_time()
         parts = by_partition(response)
         named = {queue.tp: parts[queue.tp] for queue, _ in taken if queue.tp in parts}
@@ -355,9 +356,10 @@ class Sender:
         for queue, batch in taken:
             part = named.get(queue.tp)
             if part is not None and part.error_code:
-                self._refused(queue, batch, part, now)
+                self._refused(queue, batch, node_id, part, now)
             elif part is not None and part.base_offset >= 0:
-                self._acknowledged(queue, batch, part.base_offset, part.log_append_time_ms, now)
+                offset, append_time = part.base_offset, part.log_append_time_ms
+                self._acknowledged(queue, batch, node_id, offset, append_time, now)
             else:  # also a success without evidence
                 at = self._retry_at(batch, now)
                 self._retry_unknown(queue, batch, no_response_for(queue.tp), now, at)
@@ -367,6 +369,7 @@ class Sender:
         self,
         queue: PartitionQueue,
         batch: ProduceBatch,
+        node_id: int,
         part: PartitionProduceResponse,
         now: float,
     ) -> None:
@@ -389,7 +392,7 @@ class Sender:
                 queue.out_of_order(batch, at)
                 self._report(queue, error, now)
             case ProduceAction.DUPLICATE if batch.is_maybe_written:
-                self._acknowledged(queue, batch, -1, -1, now)
+                self._acknowledged(queue, batch, node_id, -1, -1, now)
             case ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH if self._ids is not None:
                 queue.needs_new_epoch(batch, at)
                 self._report(queue, error, now)
@@ -398,7 +401,10 @@ class Sender:
                 self._report(queue, error, now)
             case ProduceAction.OUT_OF_ORDER | ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH:
                 queue.number_refused(batch, error)
-            case ProduceAction.SPLIT if batch.count > 1 and not batch.has_ended:
+            # Halves of a batch that may be in the log would be there a second time.
+            case ProduceAction.SPLIT if batch.count > 1 and not (
+                batch.has_ended or batch.is_maybe_written
+            ):
                 halves = split(batch)
                 queue.split(batch, halves, now)
             case _:

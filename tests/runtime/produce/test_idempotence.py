@@ -7,12 +7,13 @@ import anyio
 import pytest
 from runtime.produce.logs import SERVERS, cluster, values
 
-from kafkagroup import Producer
+from kafkagroup import Consumer, Producer
 from kafkagroup.errors import ErrorCode, NotWrittenError
 from kafkagroup.runtime.produce.record_future import RecordFuture
 from kafkagroup.testing.embedded import BrokerSettings, Change, Close, Delay, Late
+from kafkagroup.transport.recovery import Attempts
 from kafkagroup.types import TopicPartition
-from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponse
 from kafkagroup.wire.messages.produce import ProduceRequest
 
 pytestmark = pytest.mark.anyio
@@ -174,6 +175,61 @@ async def test_a_batch_refused_for_good_does_not_stop_those_behind_it() -> None:
             await futures[0]
         await producer.flush()
         assert await values(kafka, "t") == [b"first", *texts(4, 1)]
+
+
+async def test_a_lost_response_behind_a_refused_batch_stops_nothing() -> None:
+    async with cluster() as kafka, Producer(**SERVERS, batch_size=1) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, ErrorCode.INVALID_RECORD, partition=TP)
+        requests: list[object] = []
+
+        def is_third(request: object) -> bool:
+            requests.append(request)
+            return len(requests) == 3
+
+        kafka.fail(ProduceRequest, Close(), when=is_third)
+        began = anyio.current_time()
+        futures = send_all(producer, texts(5))
+        with pytest.raises(NotWrittenError, match="INVALID_RECORD"):
+            await futures[0]
+        await producer.flush()
+        assert anyio.current_time() - began < 10
+        assert await values(kafka, "t") == [b"first", *texts(4, 1)]
+
+
+async def test_a_batch_that_waits_for_the_old_leader_keeps_its_number() -> None:
+    """A later batch got it, and was acknowledged without being written."""
+    async with (
+        cluster(2) as kafka,
+        Producer(bootstrap_servers="kafka-2:9092", batch_size=1) as producer,
+    ):
+        kafka.move_leader("t", 0, 1)
+        await producer.send("t", b"0")
+        kafka.fail(ProduceRequest, Delay(1.0), node_id=1)
+        producer.send_nowait("t", b"1")
+        await anyio.sleep(0.05)
+        known = producer._cluster
+        assert known is not None
+        old, new = (known.broker(known.metadata.nodes[node]) for node in (1, 2))
+        old._throttle.on_response(MetadataResponse(throttle_time_ms=3_000, brokers=(), topics=()))
+        producer.send_nowait("t", b"2")  # waits for the throttle
+        await anyio.sleep(0.05)
+        kafka.move_leader("t", 0, 2)
+        await known._request_metadata_once(Attempts(), [new])
+        producer.send_nowait("t", b"3")
+        await anyio.sleep(1.5)
+        producer.send_nowait("t", b"4")
+        kafka.kill(1)
+        await producer.flush()
+        async with Consumer(
+            bootstrap_servers="kafka-2:9092", auto_offset_reset="earliest"
+        ) as consumer:
+            await consumer.assign([TP])
+            found: list[bytes | None] = []
+            while await consumer.position(TP) < kafka.log_end("t", 0):
+                for records in (await consumer.getmany(timeout=0.1)).values():
+                    found += [record.value for record in records]
+        assert found == texts(5)
 
 
 async def test_a_moved_leader_is_followed() -> None:
