@@ -32,6 +32,10 @@ class RecordEnds:
         self._unread: deque[ProduceBatch] = deque()
         self._unread_count = 0
         """The number of records in failed batches that are not kept."""
+        self._first_unread: ProduceBatch | None = None
+        """The first batch of those."""
+        self._is_maybe_written = False
+        """Whether one of those may be written."""
 
     # ------------------------------------------------------------ one batch
 
@@ -54,7 +58,10 @@ class RecordEnds:
                 self._transactions.note_epoch_needed()
         if len(self._unread) >= _MAX_UNREAD:
             oldest = self._unread.popleft()
-            self._unread_count += oldest.count - oldest.read_count
+            if oldest.read_count < oldest.count:
+                self._unread_count += oldest.count - oldest.read_count
+                self._first_unread = self._first_unread or oldest
+                self._is_maybe_written = self._is_maybe_written or oldest.is_maybe_written
         self._unread.append(batch)
 
     # ------------------------------------------------------------ many
@@ -87,18 +94,18 @@ class RecordEnds:
     def forget_unread(self) -> None:
         """Forget the unread failures: the transaction has reported them."""
         self._unread.clear()
-        self._unread_count = 0
+        self._unread_count, self._first_unread, self._is_maybe_written = 0, None, False
 
     def raise_unread(self) -> None:
         """Raises: NotWrittenError for the unread failures, once."""
         unread = [batch for batch in self._unread if batch.read_count < batch.count]
         count = sum(batch.count - batch.read_count for batch in unread) + self._unread_count
+        first = self._first_unread or (unread[0] if unread else None)
+        is_maybe_written = self._is_maybe_written or any(b.is_maybe_written for b in unread)
         self.forget_unread()
-        if not unread:
+        if first is None:
             return
-        first = unread[0]
         assert first.error is not None
-        is_maybe_written = any(batch.is_maybe_written for batch in unread)
         raise NotWrittenError(
             first.tp, first.error, is_maybe_written=is_maybe_written, count=count
         ) from first.error

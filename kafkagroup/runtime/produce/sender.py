@@ -136,10 +136,10 @@ class Sender:
         assert queue.open is not None
         self._accumulator.topics[queue.tp.topic].used_at = anyio.current_time()
         self._set_expiry(queue)
-        if self._linger and not queue.closed:
+        if self._linger:
             due_at = queue.open.created_at + self._linger
             self._alarms.set(due_at, partial(self.look, queue))
-        else:
+        if queue.closed or not self._linger:
             self.look(queue)
 
     def _unplaced(self, topic: TopicQueues) -> None:
@@ -239,20 +239,26 @@ class Sender:
         def sent() -> None:
             nonlocal sent_at
             sent_at = self._clock()
-            for _, batch in taken:
-                self._retried_batches += batch.attempts > 0
-                batch.attempts += 1
             on_sent()
 
         try:
             if self._transactions is not None:
                 await self._transactions.add_partitions([queue.tp for queue, _ in taken])
-            request = await self._request_of(taken)
+            await self._encode(taken)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None:
                 self._lost(taken, _unknown_broker(node_id), was_sent=False)
                 return
             broker = self._cluster.broker(node)
+            await broker.ready(_CONNECTION)
+            taken = self._without_ended(taken)
+            if not taken:
+                return
+            # From now on nothing stops the request: what expires before it is sent may be written.
+            for _, batch in taken:
+                self._retried_batches += batch.attempts > 0
+                batch.attempts += 1
+            request = self._request_of(taken)
             if self._acks == 0:
                 await broker.send_only(
                     request, connection_id=_CONNECTION, highest=_HIGHEST_VERSION, on_sent=sent
@@ -271,7 +277,8 @@ class Sender:
         except KafkaGroupError as error:
             for queue, batch in taken:
                 if sent_at is None:
-                    batch.fail(error)
+                    if not batch.has_ended:
+                        batch.fail(error)
                     queue.put_back(batch, anyio.current_time())
                 else:
                     batch.is_maybe_written = True
@@ -283,20 +290,39 @@ class Sender:
             self._meter.record(now, now - sent_at)
         self._handle(node_id, taken, response)
 
-    async def _request_of(self, taken: Taken) -> ProduceRequest:
+    async def _encode(self, taken: Taken) -> None:
+        for _, batch in taken:
+            if batch.has_ended:
+                continue
+            is_transactional = self._transactions is not None
+            encode = partial(batch.encode, self._codec, self._level, is_transactional)
+            if len(batch.records) >= _HEAVY.get(self._codec, 1 << 62):
+                await self._cluster.options.run_in_thread(encode)
+            else:
+                encode()
+
+    def _without_ended(self, taken: Taken) -> Taken:
+        """Put back the batches that have expired since they were taken: the application knows that
+        they were not written. Return the others."""
+        ended = [(queue, batch) for queue, batch in taken if batch.has_ended]
+        if not ended:
+            return taken
+        remaining = [(queue, batch) for queue, batch in taken if not batch.has_ended]
+        for queue, batch in ended:
+            queue.put_back(batch, anyio.current_time())
+            self._after(queue, batch)
+        return remaining
+
+    def _request_of(self, taken: Taken) -> ProduceRequest:
         transactions = self._transactions
-        transactional_id = None if transactions is None else transactions.transactional_id
         by_topic: dict[str, list[PartitionProduceData]] = {}
         for queue, batch in taken:
-            encode = partial(batch.encode, self._codec, self._level, transactional_id is not None)
-            if len(batch.records) >= _HEAVY.get(self._codec, 1 << 62):
-                data = await self._cluster.options.run_in_thread(encode)
-            else:
-                data = encode()
-            part = PartitionProduceData(index=queue.tp.partition, records=memoryview(data))
+            assert batch.data is not None
+            data = memoryview(batch.data)
+            part = PartitionProduceData(index=queue.tp.partition, records=data)
             by_topic.setdefault(queue.tp.topic, []).append(part)
         return ProduceRequest(
-            transactional_id=transactional_id,
+            transactional_id=None if transactions is None else transactions.transactional_id,
             acks=self._acks,
             timeout_ms=round(self._cluster.options.request_timeout * 1000),
             topic_data=tuple(
@@ -379,8 +405,10 @@ class Sender:
             at = now + MARKER_PAUSE
         match produce_action(part.error_code):
             case ProduceAction.REFRESH:
-                # The leader that the response names may have it at once.
-                has_moved = part.current_leader.leader_id >= 0
+                # The leader that the response names may have it at once, unless that is an earlier
+                # one: this broker lags behind then.
+                leader = self._cluster.metadata.leader_node(queue.tp)
+                has_moved = leader is not None and leader.node_id != node_id
                 self._retry_unknown(queue, batch, error, now, now if has_moved else at)
                 if not has_moved:
                     self._watch.refresh(error)
@@ -516,9 +544,10 @@ class Sender:
         """Wait until all records that were accepted so far have ended."""
         pending = deque(self._accumulator.unfinished())
         seen = set(pending)
+        for batch in tuple(pending):  # all, before the first one ends
+            self._push(batch)
         while pending:
             batch = pending.popleft()
-            self._push(batch)
             await wait_ended_or_moved(batch)
             for other, _ in batch.moved or ():
                 if other not in seen:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import cast
 
 import anyio
 import attrs
@@ -21,10 +25,13 @@ from kafkagroup.errors import (
     IllegalStateError,
     NotStartedError,
     NotWrittenError,
+    RequestTimeoutError,
 )
+from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.runtime.produce.record_ends import RecordEnds
 from kafkagroup.runtime.produce.record_future import RecordFuture
-from kafkagroup.testing.embedded import Change, Delay, Swallow
+from kafkagroup.testing.embedded import Change, Delay, Swallow, Throttle
 from kafkagroup.transport import origin
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -97,6 +104,22 @@ async def test_stop_raises_what_nobody_has_read_once() -> None:
         await producer.stop()
 
 
+async def test_failures_that_are_not_kept_are_raised() -> None:
+    """Only the first 1,000 batches are kept until they are read."""
+    ends = RecordEnds(cast(Accumulator, SimpleNamespace(release=lambda batch: None)))
+    batches = [ProduceBatch(TP, 0.0, 1.0, 1) for _ in range(1_001)]
+    for batch in batches:
+        batch.append(None, b"", 1, (), 50)
+        batch.fail(RequestTimeoutError("late"))
+        ends.note_end(batch)
+    for batch in batches[1:]:
+        batch.read_count = 1
+    with pytest.raises(NotWrittenError) as raised:
+        ends.raise_unread()
+    assert raised.value.count == 1
+    ends.raise_unread()
+
+
 async def test_an_error_of_the_block_is_not_replaced(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(LookupError):
         async with cluster() as kafka, Producer(**SERVERS) as producer:
@@ -141,6 +164,56 @@ async def test_dead_brokers_end_with_the_delivery_timeout() -> None:
                 await producer.send("t", b"")
             assert anyio.current_time() - began == pytest.approx(1.0, abs=0.1)
         assert producer.metrics().buffered_bytes == 0
+
+
+async def test_what_expires_before_it_is_sent_is_not_sent() -> None:
+    """It was taken already, and waits for the broker's throttle."""
+    async with (
+        cluster() as kafka,
+        Producer(**SERVERS, delivery_timeout_ms=2_000, request_timeout_ms=1_000) as producer,
+    ):
+        kafka.fail(ProduceRequest, Throttle(3.0))
+        await producer.send("t", b"first")
+        with pytest.raises(NotWrittenError) as raised:
+            await producer.send("t", b"expired")
+        assert not raised.value.is_maybe_written
+        await anyio.sleep(3)
+        await producer.send("t", b"last")
+        assert await values(kafka, "t") == [b"first", b"last"]
+        assert producer.metrics().buffered_bytes == 0
+
+
+async def test_no_batch_is_sent_without_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a request expires while another one is compressed."""
+    async with (
+        cluster(topics={"t": 2}) as kafka,
+        Producer(
+            **SERVERS, compression_type="gzip", delivery_timeout_ms=2_000, request_timeout_ms=1_000
+        ) as producer,
+    ):
+        for partition in (0, 1):
+            await producer.send("t", b"first", partition=partition)
+        assert producer._cluster is not None
+
+        async def run_slowly(work: Callable[[], bytes]) -> bytes:
+            await anyio.sleep(1.8)
+            return work()
+
+        options = attrs.evolve(producer._cluster.options, run_in_thread=run_slowly)
+        monkeypatch.setattr(producer._cluster, "options", options)
+        kafka.fail(ProduceRequest, Throttle(1.5))
+        await producer.send("t", b"second", partition=0)
+        futures = [producer.send_nowait("t", b"second", partition=1)]  # waits for the throttle
+        await anyio.sleep(0.9)
+        futures.append(producer.send_nowait("t", os.urandom(90_000), partition=0))
+        futures.append(producer.send_nowait("t", b"third", partition=1))
+        assert (await futures[0]).offset == 1
+        for future in futures[1:]:
+            with pytest.raises(NotWrittenError) as raised:
+                await future
+            assert not raised.value.is_maybe_written
+        await anyio.sleep(5)
+        assert (kafka.log_end("t", 0), kafka.log_end("t", 1)) == (2, 2)
 
 
 async def test_an_odd_response_is_survived() -> None:

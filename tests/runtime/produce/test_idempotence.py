@@ -4,6 +4,7 @@ responses."""
 from __future__ import annotations
 
 import anyio
+import attrs
 import pytest
 from runtime.produce.logs import SERVERS, cluster, values
 
@@ -14,7 +15,7 @@ from kafkagroup.testing.embedded import BrokerSettings, Change, Close, Delay, La
 from kafkagroup.transport.recovery import Attempts
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponse
-from kafkagroup.wire.messages.produce import ProduceRequest
+from kafkagroup.wire.messages.produce import LeaderIdAndEpoch, ProduceRequest, ProduceResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -149,8 +150,6 @@ async def test_metadata_that_says_less_changes_no_number() -> None:
     """librdkafka#3712."""
 
     def without_topics(response: object) -> object:
-        import attrs
-
         return attrs.evolve(response, topics=())  # type: ignore[type-var]
 
     async with (
@@ -230,6 +229,35 @@ async def test_a_batch_that_waits_for_the_old_leader_keeps_its_number() -> None:
                 for records in (await consumer.getmany(timeout=0.1)).values():
                     found += [record.value for record in records]
         assert found == texts(5)
+
+
+async def test_a_leader_that_names_an_earlier_one_is_asked_after_pauses() -> None:
+    """It does not know yet that it leads."""
+
+    def lags(response: ProduceResponse) -> ProduceResponse:
+        (topic,) = response.responses
+        (part,) = topic.partition_responses
+        part = attrs.evolve(
+            part,
+            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            base_offset=-1,
+            current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=0),
+        )
+        return attrs.evolve(response, responses=(attrs.evolve(topic, partition_responses=(part,)),))
+
+    async with cluster(2) as kafka:
+        kafka.move_leader("t", 0, 1)
+        async with Producer(**SERVERS) as producer:
+            await producer.send("t", b"first")
+            refreshes = len(kafka.requests(MetadataRequest))
+            lagging = kafka.fail(ProduceRequest, Change(lags), times=None)
+            future = producer.send_nowait("t", b"second")
+            await anyio.sleep(5)
+            assert 2 < lagging.hits < 30
+            assert len(kafka.requests(MetadataRequest)) > refreshes
+            lagging.stop()
+            await future
+            assert await values(kafka, "t") == [b"first", b"second"]
 
 
 async def test_a_moved_leader_is_followed() -> None:

@@ -1,0 +1,43 @@
+"""When batches are sent that may take further records."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from runtime.produce.logs import SERVERS, cluster
+
+from kafkagroup import Producer
+from kafkagroup.testing.embedded import Delay
+from kafkagroup.wire.messages.produce import ProduceRequest
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_batch_that_a_full_one_opens_is_sent_after_the_linger() -> None:
+    """It was sent when the next record arrived, or failed at its deadline."""
+    async with cluster(), Producer(**SERVERS, linger_ms=1_000, batch_size=200) as producer:
+        await producer.send("t", b"first")
+        producer.send_nowait("t", bytes(120))
+        await anyio.sleep(0.5)
+        began = anyio.current_time()
+        await producer.send("t", bytes(120))
+        assert anyio.current_time() - began == pytest.approx(1.0, abs=0.1)
+
+
+async def test_flush_and_the_close_send_all_partitions_at_once() -> None:
+    async with cluster(topics={"t": 10}) as kafka:
+        async with Producer(**SERVERS, linger_ms=60_000) as producer:
+            await producer.partition_count("t")
+            producer.send_nowait("t", b"first", partition=0)
+            await producer.flush()
+            kafka.fail(ProduceRequest, Delay(0.5), times=None)
+            for partition in range(10):
+                producer.send_nowait("t", b"flushed", partition=partition)
+            began = anyio.current_time()
+            await producer.flush()
+            assert anyio.current_time() - began < 2
+            for partition in range(10):
+                producer.send_nowait("t", b"closed", partition=partition)
+            began = anyio.current_time()
+        assert anyio.current_time() - began < 2
+        assert sum(kafka.log_end("t", partition) for partition in range(10)) == 21
