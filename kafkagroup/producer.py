@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
 from time import time_ns
@@ -207,6 +209,13 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._open_transaction: Transaction[K_contra, V_contra] | None = None
         self._on_commit: list[Callable[[], None]] = []
         """Called when the open transaction is committed: its offsets are the group's then."""
+        self._pending_ends: set[OneShotEvent] = set()
+        """The commits and aborts that are running, each with the event of its end."""
+        self._record_wait: anyio.CancelScope | None = None
+        """The scope in which the last of them waits, or has waited, for records."""
+        self._records_until = math.inf
+        """Until when they may wait for records: while the producer closes, the rest of the time is
+        for the abort."""
         self._feed = EventFeed()
         self._troubles = Troubles(self._feed.publish)
         self._tasks: TaskGroup | None = None
@@ -516,6 +525,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 if sender.needs_epoch():
                     manager.note_epoch_needed()
                 await manager.begin(deadline, timeout_ms=round(1000 * timeout))
+            self._check_open()  # a closed producer must not accept records again
         except BaseException:
             self._open_transaction = None
             raise
@@ -574,8 +584,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     async def _shielded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` in a task of the producer's own: no cancellation reaches it, nor one by
-        asyncio's `Task.cancel`, from which no scope shields. That is raised afterwards. Raises:
-        what `work` raises; ClosedError if the producer ends before it."""
+        asyncio's `Task.cancel`, from which no scope shields. That is raised afterwards, from what
+        `work` raises. Raises: what `work` raises; ClosedError if the producer ends before it."""
+        if self._parts()[0].is_closed:  # there are no tasks any more, and nothing to wait for
+            await work()
+            return
         ended = OneShotEvent()
         failure: Exception | None = ClosedError("the producer was closed before the end")
 
@@ -587,9 +600,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             except Exception as error:
                 failure = error
             finally:
+                self._pending_ends.discard(ended)
                 ended.set()
 
         assert self._tasks is not None
+        self._pending_ends.add(ended)
         self._spawn(self._tasks, run, "transaction")
         cancelled: BaseException | None = None
         with anyio.CancelScope(shield=True):
@@ -598,20 +613,20 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                     await ended.wait()
                 except anyio.get_cancelled_exc_class() as error:
                     cancelled = error
+        if cancelled is not None:
+            raise cancelled from failure
         if failure is not None:
             raise failure
-        if cancelled is not None:
-            raise cancelled
 
     async def _commit(self) -> None:
         """Commit the open transaction, once all records have ended. Raises: as `Transaction`."""
         manager, sender = self._parts()
         self._accepting_thread = None
         try:
-            with anyio.move_on_at(manager.own_deadline) as scope:
+            with self._waiting_for_records(manager.own_deadline) as scope:
                 await sender.wait_all()
             if scope.cancelled_caught:
-                raise TransactionAbortedError(self._late())
+                raise TransactionAbortedError(_closed() if self.closed else self._late())
             await manager.commit(anyio.current_time() + self._options.delivery_timeout)
             for done in self._on_commit:
                 done()
@@ -629,7 +644,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._accepting_thread = None
         deadline = anyio.current_time() + self._options.request_timeout
         try:
-            with anyio.move_on_at(deadline):
+            with self._waiting_for_records(deadline):
                 await sender.abandon(why)
             if not manager.has_ended:
                 await manager.abort(max(deadline, anyio.current_time() + 1.0))
@@ -638,6 +653,13 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         finally:
             self._open_transaction = None
             sender.ends.forget_unread()
+
+    @contextmanager
+    def _waiting_for_records(self, deadline: float) -> Iterator[anyio.CancelScope]:
+        """The scope in which the end of a transaction waits for its records."""
+        with anyio.CancelScope(deadline=min(deadline, self._records_until)) as scope:
+            self._record_wait = scope
+            yield scope
 
     # ------------------------------------------------------------ waiting
 
@@ -765,10 +787,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         try:
             if self._error is None:
                 with anyio.move_on_after(timeout):
-                    if self._open_transaction is not None:
-                        await self._abort(ClosedError("the producer was closed"))
+                    if self._transactions is not None:
+                        await self._end_transaction(timeout)
                     await sender.wait_all()
         finally:
+            self._open_transaction = None
             if self._transactions is not None:
                 self._transactions.close()
             sender.ends.fail_all(RequestTimeoutError(f"no acknowledgement within {timeout:g} s"))
@@ -777,6 +800,22 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             except NotWrittenError as error:
                 self._unread = error
                 logger.error("%r was closed: %s", self, error)
+
+    async def _end_transaction(self, timeout: float) -> None:
+        """Wait for the commit or abort that is running, or abort the transaction of an open block.
+        Its records have half of the timeout."""
+        self._records_until = anyio.current_time() + timeout / 2
+        if (wait := self._record_wait) is not None:
+            wait.deadline = min(wait.deadline, self._records_until)
+        while self._pending_ends:
+            await next(iter(self._pending_ends)).wait()
+        transaction, self._open_transaction = self._open_transaction, None
+        if transaction is None or not transaction._is_open:
+            return  # or one begins, and `_begin` raises
+        try:
+            await self._abort(_closed())
+        except KafkaGroupError as error:
+            logger.warning("%r: a transaction is not aborted: %s", self, error)
 
     def _crashed(self, error: Exception) -> None:
         """A background task has failed: nothing would be sent any more."""
@@ -792,6 +831,10 @@ _NOT_DRAINED = "requests of the last transaction, which was aborted, have not en
 
 _FLUSH_FRACTION = 0.9
 """The part of the close timeout for the records; the rest is for the connections."""
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the producer was closed")
 
 
 def _as_own(error: Exception) -> KafkaGroupError:

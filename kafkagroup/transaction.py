@@ -130,7 +130,9 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         self._ended_at = min(self._ended_at, anyio.current_time())
         if self._producer._open_transaction is not self:
             if exc_value is None:
-                raise ClosedError("the producer was closed in the transaction, which is aborted")
+                raise ClosedError(
+                    "the producer was closed in the transaction, which is not committed"
+                )
             return None
         if exc_value is None:
             await self._producer._shielded(self._producer._commit)

@@ -25,6 +25,7 @@ from kafkagroup.errors import (
     IllegalStateError,
     KafkaGroupError,
     TransactionAbortedError,
+    TransactionOutcomeUnknownError,
     UnsupportedVersionError,
 )
 from kafkagroup.produce.transaction import step
@@ -301,12 +302,23 @@ class TransactionManager:
         await self._call(ResolveRequested, deadline)
         return self._state.commits
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed is not None
+
     def close(self) -> None:
-        """Fail the calls that wait, and later ones, with ClosedError. Nothing is sent."""
-        self._closed = ClosedError("the producer is closed")
-        for call in self._calls.values():
-            call.error = self._closed
+        """Fail the calls that wait, and later ones, with ClosedError, but a commit that the
+        coordinator may have executed with TransactionOutcomeUnknownError. Nothing is sent."""
+        closed = ClosedError("the producer is closed")
+        for number, call in self._calls.items():
+            if call.ended.is_set():
+                continue  # its task is about to run
+            self._take(partial(CallAbandoned, call=number, reason="the producer was closed"))
+            if not isinstance(call.error, TransactionOutcomeUnknownError):
+                call.error = closed
             call.ended.set()
+        self._closed = closed
         self._changed.notify()
 
     async def _call(self, kind: Callable[..., Event], deadline: float, **fields: object) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
 import anyio
 import pytest
+from conftest import VirtualLoop
 from memory_network import Network
 from runtime.produce.logs import SERVERS, cluster
 
 from kafkagroup import Consumer, Producer
 from kafkagroup.errors import (
+    ClosedError,
     CommitFailedError,
     ConfigurationError,
     ErrorCode,
@@ -21,6 +28,7 @@ from kafkagroup.errors import (
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Close, Delay, Late, Swallow
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.metadata import ApiVersionsRequest
 from kafkagroup.wire.messages.produce import ProduceRequest
 from kafkagroup.wire.messages.transactions import (
     AddPartitionsToTxnRequest,
@@ -413,3 +421,148 @@ async def test_wrong_use_is_named() -> None:
                     async with producer.transaction() as tx:
                         await tx.send_offsets(c)
         assert len(await visible(kafka)) == 1
+
+
+# ---------------------------------------------------------------- stops and cancellations
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    return lambda: [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("slow", [ProduceRequest, EndTxnRequest], ids=["records", "end"])
+async def test_stop_waits_for_a_commit_that_is_running(
+    version: int, slow: type, warnings: Callable[[], list[str]]
+) -> None:
+    async with cluster() as kafka, anyio.create_task_group() as tasks:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as producer:
+
+            async def write() -> None:
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"first")
+                    kafka.fail(slow, Delay(2.0))
+                    tx.send_nowait("t", b"second")
+
+            tasks.start_soon(write)
+            await anyio.sleep(0.5)
+        assert await visible(kafka) == [b"first", b"second"]
+        assert kafka.transaction_state("tx") == "CompleteCommit"
+    assert warnings() == []
+
+
+async def test_stop_leaves_the_outcome_of_a_commit_unknown_after_the_close_timeout(
+    version: int,
+) -> None:
+    async with cluster() as kafka, anyio.create_task_group() as tasks:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL, close_timeout=5.0) as producer:
+
+            async def write() -> None:
+                with pytest.raises(TransactionOutcomeUnknownError, match="was closed"):
+                    async with producer.transaction() as tx:
+                        await tx.send("t", b"first")
+                        kafka.fail(EndTxnRequest, Delay(20.0))
+
+            tasks.start_soon(write)
+            await anyio.sleep(0.5)
+        assert anyio.current_time() < 6
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_stop_aborts_what_is_not_acknowledged_within_the_close_timeout(
+    version: int, is_open: bool, warnings: Callable[[], list[str]]
+) -> None:
+    async with cluster(2) as kafka, anyio.create_task_group() as tasks:
+        kafka.set_transaction_version(version)
+        kafka.move_leader("t", 0, 2)
+        kafka.move_coordinator("tx", 1)
+
+        async def write(producer: Producer) -> None:
+            with pytest.raises((ClosedError, TransactionAbortedError), match="closed"):
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"first")
+                    kafka.fail(ProduceRequest, Swallow(), times=None)
+                    tx.send_nowait("t", b"lost")
+                    if is_open:
+                        await anyio.sleep(20)
+
+        with contextlib.suppress(NotWrittenError):
+            async with Producer(**TRANSACTIONAL, close_timeout=5.0) as producer:
+                tasks.start_soon(write, producer)
+                await anyio.sleep(0.5)
+        assert anyio.current_time() < 6
+        assert kafka.transaction_state("tx") == "CompleteAbort"
+    assert "failed" not in " ".join(warnings())
+
+
+async def test_stop_while_a_transaction_begins(
+    version: int, warnings: Callable[[], list[str]]
+) -> None:
+    async with cluster() as kafka, anyio.create_task_group() as tasks:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as producer:
+
+            async def write() -> None:
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"first")
+                kafka.fail(ApiVersionsRequest, Delay(0.8), times=None)
+                with pytest.raises(ClosedError):
+                    async with producer.transaction() as tx:
+                        raise AssertionError
+
+            tasks.start_soon(write)
+            await anyio.sleep(0.5)
+    assert warnings() == []
+
+
+async def test_stop_of_a_fenced_producer_in_a_block(
+    version: int, warnings: Callable[[], list[str]]
+) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as producer:
+            transaction = producer.transaction()
+            await transaction.__aenter__()
+            await transaction.send("t", b"")
+            async with Producer(**TRANSACTIONAL):
+                pass
+        (warning,) = warnings()
+        assert "a transaction is not aborted: " in warning
+
+
+@pytest.mark.parametrize("raised", [None, LookupError])
+async def test_a_block_that_ends_after_a_failed_producer_was_stopped(
+    raised: type[Exception] | None,
+) -> None:
+    async with cluster(), Producer(**TRANSACTIONAL) as producer:
+        with pytest.raises(raised or ClosedError):
+            async with producer.transaction():
+                producer._crashed(RuntimeError("as a background task that fails"))
+                await producer.stop()
+                if raised is not None:
+                    raise raised
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", [("asyncio", {"loop_factory": VirtualLoop})], ids=["asyncio"]
+)
+async def test_a_cancellation_during_a_commit_that_fails_is_not_lost(version: int) -> None:
+    async with (
+        cluster() as kafka,
+        Producer(**TRANSACTIONAL, transaction_timeout_ms=5_000) as producer,
+    ):
+        kafka.set_transaction_version(version)
+        kafka.fail(ProduceRequest, ErrorCode.NOT_ENOUGH_REPLICAS, times=None)
+
+        async def write() -> None:
+            async with producer.transaction() as tx:
+                tx.send_nowait("t", b"never written")
+
+        task = asyncio.create_task(write())
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await task
+        assert isinstance(raised.value.__cause__, TransactionAbortedError)
