@@ -532,6 +532,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._on_commit.clear()
         assert self._identities is not None
         self._identities.current = ProducerIdentity(*manager.identity)
+        sender.expire_transaction_at(manager.own_deadline, self._late)
         self._accepting_thread = get_ident()
 
     @property
@@ -541,6 +542,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     def _late(self) -> KafkaGroupError:
         """Return why a transaction is aborted that is still open at its deadline."""
         manager, transaction = self._parts()[0], self._open_transaction
+        if manager.must_abort and manager.error is not None:
+            return manager.error
         within = manager.own_timeout
         # The last acknowledgement may arrive just when the deadline has passed.
         ended_in_time = transaction is not None and transaction._ended_at < manager.own_deadline
@@ -644,8 +647,10 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._accepting_thread = None
         deadline = anyio.current_time() + self._options.request_timeout
         try:
-            with self._waiting_for_records(deadline):
+            with self._waiting_for_records(min(deadline, manager.wait_deadline)) as scope:
                 await sender.abandon(why)
+            if scope.cancelled_caught:  # they may be written after the abort
+                manager.note_epoch_needed()
             if not manager.has_ended:
                 await manager.abort(max(deadline, anyio.current_time() + 1.0))
         except RequestTimeoutError as error:

@@ -6,6 +6,7 @@ waits until `MetadataWatch` has found it.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from kafkagroup.errors import (
     ErrorCode,
     KafkaGroupError,
     RequestTimeoutError,
+    TransactionAbortedError,
 )
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
@@ -68,6 +70,9 @@ _CONNECTION = "produce"
 _HIGHEST_VERSION = 12
 """Of Produce: later ones name topics by id."""
 
+_LATE_PAUSE = 1.0
+"""Seconds between the looks at a transaction that is open after its deadline."""
+
 _ADVICE = "check the brokers that lead the partition, its replicas, and what this client may write"
 
 
@@ -110,6 +115,8 @@ class Sender:
             cluster, accumulator, spawn, self.look, self._placed, metadata_max_age
         )
         self._transactions = transactions
+        self._transaction_alarm = math.inf
+        """When an alarm for the deadline of a transaction is set; infinity without one."""
         self._ids: ProducerIds | None = None
         if identities is not None and transactions is None:
             self._ids = ProducerIds(cluster, identities, spawn, self._has_id)
@@ -517,6 +524,34 @@ class Sender:
             unplaced.fail(self._timeout(unplaced.tp))
             self.ends.note_end(unplaced)
         self._set_expiry(of)
+
+    def expire_transaction_at(self, at: float, why: Callable[[], KafkaGroupError]) -> None:
+        """Fail what the transaction that has begun has not written at its deadline `at`."""
+        if at < self._transaction_alarm:  # else the alarm of an earlier one looks again
+            self._transaction_alarm = at
+            self._alarms.set(at, partial(self._expire_transaction, why))
+
+    def _expire_transaction(self, why: Callable[[], KafkaGroupError]) -> None:
+        manager, now = self._transactions, anyio.current_time()
+        if now >= self._transaction_alarm:
+            self._transaction_alarm = math.inf
+        if manager is None or not (manager.is_open or manager.must_abort):
+            return
+        if now < manager.own_deadline:
+            self.expire_transaction_at(manager.own_deadline, why)
+            return
+        error = why()
+        if manager.must_abort and manager.error is not None:
+            error = TransactionAbortedError(manager.error)
+        for queue in self._accumulator.queues():
+            for batch in queue.in_flight:
+                if not batch.has_ended:
+                    batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
+                    batch.fail(error)
+                    self.ends.note_failure(batch)  # its memory is still in use
+        self.ends.give_up(error)
+        # The block may continue, if all was written; and writes more.
+        self.expire_transaction_at(now + _LATE_PAUSE, why)
 
     def _timeout(self, tp: TopicPartition) -> KafkaGroupError:
         cause = self._watch.cause(tp)

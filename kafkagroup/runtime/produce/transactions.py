@@ -71,6 +71,9 @@ accept requests of an earlier version."""
 _OWN_PART = 0.8
 """The part of a transaction's timeout after which the client aborts it."""
 
+_WAIT_PART = 0.9
+"""The part of it after which the abort waits for no record any more."""
+
 MARKER_PAUSE = 0.02
 """Seconds before the first retry while the markers of the last transaction are being written, as in
 the Java client."""
@@ -135,6 +138,11 @@ class TransactionManager:
         """When the client aborts the open transaction: later the coordinator would, and would fence
         the producer."""
         return self._state.begun_at + _OWN_PART * self._state.timeout_ms / 1000
+
+    @property
+    def wait_deadline(self) -> float:
+        """When the abort of the open transaction waits no longer for the records in flight."""
+        return self._state.begun_at + _WAIT_PART * self._state.timeout_ms / 1000
 
     @property
     def own_timeout(self) -> str:

@@ -236,6 +236,62 @@ async def test_what_is_not_acknowledged_in_time_is_aborted_before_the_coordinato
         assert await visible(kafka) == [b"written"]
 
 
+async def test_an_awaited_record_fails_before_the_coordinator_aborts(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as producer:
+            for n, action in enumerate((ErrorCode.NOT_ENOUGH_REPLICAS, Swallow())):
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"%d" % n)
+                away = kafka.fail(ProduceRequest, action, times=None)
+                began = anyio.current_time()
+                with pytest.raises(NotWrittenError, match="not acknowledged within 48 s"):
+                    async with producer.transaction() as tx:
+                        await tx.send("t", b"aborted")
+                assert 48 <= anyio.current_time() - began < 55
+                away.stop()
+        assert await visible(kafka) == [b"0", b"1"]
+
+
+async def test_a_block_that_is_late_waits_for_no_record(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL, transaction_timeout_ms=10_000) as producer:
+            async with producer.transaction() as tx:
+                await anyio.sleep(8.1)
+                await tx.send("t", b"in time")
+            began = anyio.current_time()
+            with pytest.raises(NotWrittenError, match="within 8 s"):
+                async with producer.transaction() as tx:
+                    await anyio.sleep(8.1)
+                    kafka.fail(ProduceRequest, Swallow())
+                    await tx.send("t", b"aborted")
+            assert anyio.current_time() - began < 10
+            async with producer.transaction() as tx:
+                await tx.send("t", b"next")
+        assert await visible(kafka) == [b"in time", b"next"]
+
+
+async def test_a_leader_that_does_not_respond_does_not_delay_the_abort(version: int) -> None:
+    async with cluster(2) as kafka:
+        kafka.set_transaction_version(version)
+        kafka.move_leader("t", 0, 2)
+        kafka.move_coordinator("tx", 1)
+        async with Producer(**TRANSACTIONAL, transaction_timeout_ms=10_000) as producer:
+            kafka.fail(ProduceRequest, Swallow())
+            with pytest.raises(TransactionAbortedError, match="not acknowledged within 8 s"):
+                async with producer.transaction() as tx:
+                    tx.send_nowait("t", b"aborted")
+            assert anyio.current_time() < 9.5
+            assert kafka.transaction_state("tx") == "CompleteAbort"
+            async with producer.transaction() as tx:
+                await tx.send("t", b"next")
+            expected = 2 if version < 2 else 1
+            assert len(kafka.requests(InitProducerIdRequest)) == expected
+        assert await visible(kafka) == [b"next"]
+        assert kafka.stable_end("t", 0) == kafka.log_end("t", 0)
+
+
 async def test_what_an_abort_leaves_in_flight_is_not_written_in_the_next(version: int) -> None:
     network = Network()
     async with cluster(2, network=network) as kafka:
