@@ -234,7 +234,10 @@ class _Step:
         if offsets is not None and offsets.call == number:
             trouble = self.state.trouble
             reason += f"; the last failure was: {trouble}" if trouble else ""
-            self._abortable(RequestTimeoutError(f"committing offsets was given up: {reason}"))
+            given_up = RequestTimeoutError(f"committing offsets was given up: {reason}")
+            self._complete(number, given_up)
+            self._set(offset_commit=evolve(offsets, call=None))
+            self._abortable(given_up)
             return
         if call is None or call.number != number:
             return
@@ -566,10 +569,11 @@ class _Step:
         """Note that the transaction cannot commit. The first error counts."""
         if self.state.is_open:
             self._move(Phase.ABORTABLE_ERROR, error=error)
-        self._stop_adding(error)
+        self._stop_adding(TransactionAbortedError(error))
 
     def _stop_adding(self, error: KafkaGroupError) -> None:
-        """Send no more that adds to the transaction, but what may have been executed."""
+        """Send no more that adds to the transaction, but what may have been executed. A call with
+        offsets raises `error`."""
         attempt, commit = self.state.add_attempt, self.state.offset_commit
         self._set(wanted=frozenset())
         if attempt is not None and not attempt.is_uncertain:

@@ -827,6 +827,14 @@ def test_an_attempt_in_version_2_is_ended() -> None:
 
 
 @VERSIONS
+def test_a_failed_record_aborts_while_offsets_are_committed(version: int) -> None:
+    run = opened(version)
+    offsets = run.commit_offsets()
+    run.fail_record(BrokerError(E.MESSAGE_TOO_LARGE))
+    assert Like(TransactionAbortedError, "MESSAGE_TOO_LARGE") == run.ended[offsets]
+
+
+@VERSIONS
 def test_a_failed_record_aborts(version: int) -> None:
     """librdkafka 3325: the commit succeeded without it, as its error was not read."""
     run = with_t0(version)

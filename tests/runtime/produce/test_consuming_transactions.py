@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 from runtime.produce.logs import SERVERS, cluster
 from runtime.produce.test_transaction_blocks import TRANSACTIONAL, visible
@@ -19,12 +20,12 @@ from kafkagroup.errors import (
     TransactionOutcomeUnknownError,
 )
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import Close, Delay
+from kafkagroup.testing.embedded import Change, Close, Delay
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest
-from kafkagroup.wire.messages.produce import ProduceRequest
+from kafkagroup.wire.messages.produce import ProduceRequest, ProduceResponse
 from kafkagroup.wire.messages.transactions import EndTxnRequest, TxnOffsetCommitRequest
 
 pytestmark = pytest.mark.anyio
@@ -505,6 +506,36 @@ async def test_a_kafka_that_restarts() -> None:
                 finally:
                     kafka.restart(node)
         assert sorted(await visible(kafka), key=lambda v: int(v or b"")) == numbers(300)
+
+
+async def test_a_record_that_fails_while_offsets_are_sent_aborts() -> None:
+    def refused(response: ProduceResponse) -> ProduceResponse:
+        (topic,) = response.responses
+        (part,) = topic.partition_responses
+        part = attrs.evolve(part, error_code=ErrorCode.INVALID_RECORD, base_offset=-1)
+        return attrs.evolve(response, responses=(attrs.evolve(topic, partition_responses=(part,)),))
+
+    async with (
+        cluster(2, topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.move_leader("t", 0, 2)
+        for key in ("g", "tx"):
+            kafka.move_coordinator(key, 1)
+        kafka.produce("in", numbers(2))
+        with pytest.raises(TransactionAbortedError, match="INVALID_RECORD"):
+            async for tx in producer.transactions(reader):
+                async with tx:
+                    await tx.send("t", b"written")
+                    kafka.fail(TxnOffsetCommitRequest, Delay(0.5))
+                    kafka.fail(
+                        ProduceRequest,
+                        ErrorCode.NOT_ENOUGH_REPLICAS,
+                        partition=TopicPartition("t", 0),
+                    )
+                    kafka.fail(ProduceRequest, Change(refused))
+                    tx.send_nowait("t", b"refused")
 
 
 async def test_a_stop_during_the_commit_repeats_no_record() -> None:
