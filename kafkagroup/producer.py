@@ -57,7 +57,7 @@ from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import parse_servers
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.trouble import Troubles
-from kafkagroup.types import Headers, RecordMetadata
+from kafkagroup.types import Headers, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -315,14 +315,26 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         encoded_key: Any = key
         encoded_value: Any = value
         if self._has_serializers:
+            transaction = self._open_transaction
             encoded_key = await self._keys.encoded(key)
             encoded_value = await self._values.encoded(value)
+            self._check_still_accepts(transaction)
         try:
             future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
         except BufferFullError:
+            deadline = anyio.current_time() + self._options.delivery_timeout
             future = await self._add_with_room(
                 topic, partition, encoded_key, encoded_value, headers, timestamp
             )
+            with anyio.move_on_at(deadline):
+                return await future
+            error = RequestTimeoutError(
+                "no acknowledgement within"
+                f" delivery_timeout_ms={self._options.delivery_timeout * 1000:g}, in part of which"
+                " there was no room for the record"
+            )
+            tp = TopicPartition(topic, -1 if partition is None else partition)
+            raise NotWrittenError(tp, error, is_maybe_written=True) from error
         return await future
 
     def send_nowait(
@@ -370,8 +382,10 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """
         self._check_accepts()
         futures = []
+        transaction = self._open_transaction
         for value in values:
             encoded = await self._values.encoded(value)
+            self._check_still_accepts(transaction)
             futures.append(
                 await self._add_with_room(topic, partition, None, encoded, headers, None)
             )
@@ -425,7 +439,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     async def _add_with_room(self, *record: Any) -> RecordFuture:
         """As `_add`, but wait for room. Raises: BufferFullError if there is none within
-        `delivery_timeout_ms`; as `_check_accepts`."""
+        `delivery_timeout_ms`; as `_check_still_accepts`."""
+        transaction = self._open_transaction
         deadline = anyio.current_time() + self._options.delivery_timeout
         while True:
             try:
@@ -434,7 +449,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 if anyio.current_time() >= deadline:
                     raise
             await self._room.wait(deadline)
-            self._check_accepts()
+            self._check_still_accepts(transaction)
 
     def _add(
         self,
@@ -739,6 +754,16 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 "a producer with a transactional_id writes in transactions: `async with"
                 " producer.transaction() as tx: await tx.send(...)`"
             )
+
+    def _check_still_accepts(self, transaction: Transaction[K_contra, V_contra] | None) -> None:
+        """Check again after a wait. `transaction`: the one that was open before it. Raises: as
+        `_check_accepts`; IllegalStateError if that has ended, TransactionAbortedError if it has
+        failed."""
+        self._check_accepts()
+        if self._open_transaction is not transaction:
+            raise IllegalStateError("the transaction of this record has ended; await its `send`")
+        if transaction is not None:
+            self._raise_if_failed()
 
     def _check_open(self) -> None:
         self._check_origin()

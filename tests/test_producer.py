@@ -4,7 +4,7 @@ batches are sent is tested in `runtime/produce/`."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -237,6 +237,21 @@ async def test_ready_waits_for_room_for_the_record_that_was_refused() -> None:
         await producer.flush()
         assert ends(kafka)[0] == 5
         await producer.ready()
+
+
+async def test_the_wait_for_room_counts_against_the_delivery_timeout() -> None:
+    options = {"buffer_memory": 2_000, "delivery_timeout_ms": 50_000, "close_timeout": 1.0}
+    async with cluster() as kafka, AsyncExitStack() as stack:
+        stack.enter_context(suppress(NotWrittenError))  # of the first record, at the close
+        producer = await stack.enter_async_context(Producer(**SERVERS, **options))
+        kafka.fail(ProduceRequest, ErrorCode.NOT_ENOUGH_REPLICAS, times=None)
+        producer.send_nowait("new", bytes(1_500))
+        await anyio.sleep(1)
+        began = anyio.current_time()
+        with pytest.raises(NotWrittenError, match="there was no room") as raised:
+            await producer.send("new", bytes(1_400))
+        assert raised.value.is_maybe_written
+        assert anyio.current_time() - began == pytest.approx(50)
 
 
 async def test_a_record_larger_than_the_buffer_is_refused() -> None:

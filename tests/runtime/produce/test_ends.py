@@ -138,6 +138,28 @@ async def test_the_close_waits_for_what_was_accepted() -> None:
         assert kafka.log_end("t", 0) == 10
 
 
+@pytest.mark.parametrize("topic", ["t", "not known yet"])
+async def test_a_record_that_is_serialized_during_the_close_is_refused(topic: str) -> None:
+    async def encode(value: bytes) -> bytes:
+        await anyio.sleep(1.0)
+        return value
+
+    async with cluster(), anyio.create_task_group() as tasks:
+        async with Producer(**SERVERS, value_serializer=encode) as producer:
+
+            async def send() -> None:
+                with pytest.raises(ClosedError):
+                    await producer.send(topic, b"")
+
+            async def send_many() -> None:
+                with pytest.raises(ClosedError):
+                    await producer.send_many(topic, [b"", b""])
+
+            tasks.start_soon(send)
+            tasks.start_soon(send_many)
+            await anyio.sleep(0.5)
+
+
 async def test_the_close_is_bounded_and_says_what_is_not_written() -> None:
     async with cluster() as kafka:
         began = 0.0

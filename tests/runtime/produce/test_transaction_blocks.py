@@ -27,6 +27,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Close, Delay, Late, Swallow
+from kafkagroup.transaction import Transaction
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest
 from kafkagroup.wire.messages.produce import ProduceRequest
@@ -290,6 +291,51 @@ async def test_a_leader_that_does_not_respond_does_not_delay_the_abort(version: 
             assert len(kafka.requests(InitProducerIdRequest)) == expected
         assert await visible(kafka) == [b"next"]
         assert kafka.stable_end("t", 0) == kafka.log_end("t", 0)
+
+
+async def test_a_record_that_waits_for_room_fails_with_its_transaction(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        options = TRANSACTIONAL | {"transaction_timeout_ms": 10_000, "buffer_memory": 2_000}
+        async with Producer(**options) as producer:  # type: ignore[arg-type]
+            kafka.fail(ProduceRequest, Swallow())
+            with pytest.raises(TransactionAbortedError, match="not acknowledged within 8 s"):
+                async with producer.transaction() as tx:
+                    for _ in range(2):
+                        future = tx.send_nowait("t", bytes(700))
+                        await anyio.sleep(0.1)
+                    await tx.send("t", bytes(1_000))
+            assert future.done()
+            assert anyio.current_time() < 10
+
+
+async def test_a_record_that_is_serialized_too_slowly_is_in_no_other_transaction(
+    version: int,
+) -> None:
+    async def encode(value: bytes) -> bytes:
+        await anyio.sleep(1.0 if value == b"slow" else 0.0)
+        return value
+
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with (
+            Producer(**TRANSACTIONAL, value_serializer=encode) as producer,
+            anyio.create_task_group() as tasks,
+        ):
+
+            async def send_late(records: Transaction[bytes, bytes]) -> None:
+                with pytest.raises(IllegalStateError, match="has ended"):
+                    await records.send("t", b"slow")
+
+            with pytest.raises(LookupError):
+                async with producer.transaction() as tx:
+                    tasks.start_soon(send_late, tx)
+                    await tx.send("t", b"aborted")
+                    raise LookupError
+            async with producer.transaction() as tx:
+                await tx.send("t", b"second")
+                await anyio.sleep(2)
+        assert await visible(kafka) == [b"second"]
 
 
 async def test_what_an_abort_leaves_in_flight_is_not_written_in_the_next(version: int) -> None:
