@@ -2,8 +2,8 @@
 
 Most records of the topic are commits, and most commits have a key that occurred before. Each
 distinct key is decoded once. The fields of a value have fixed positions, so NumPy decodes one field
-of all values in one operation. Records of any other form (old or malformed) are left to
-`events.event_of`, which defines what a row is.
+of all values in one operation. Records of any other form (old, malformed, with long metadata in
+version 4, or with other tagged fields) are left to `events.event_of`, which defines what a row is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["CommitColumns", "decode_commits"]
 
-_KEY_TYPE = b"\0\1"
+_KEY_VERSION = b"\0\1"
 """Version 1 of OffsetCommitKey. `events.event_of` decodes version 0, which old brokers wrote."""
 _VALUE_V3, _VALUE_V4 = 3, 4
 _METADATA_AT = 14
@@ -44,14 +44,14 @@ class CommitColumns:
     removed: pa.Array
     """Whether the record is a tombstone."""
     commit: pa.Array
-    """The decoded commit as a struct; its fields are null for a tombstone."""
+    """The decoded commit as a struct; of a tombstone only topic and partition are set."""
 
 
 def decode_commits(
     keys: pa.Array, values: pa.Array, commit_type: pa.DataType, last_millisecond: int
 ) -> CommitColumns:
-    """Decode the commits among these records. `commit_type` is the type of their structs; a later
-    time becomes `last_millisecond`."""
+    """Decode the commits among these records. `commit_type` is the type of their structs. A time
+    after `last_millisecond` is replaced by it."""
     index, names = _keys(keys)
     starts, lengths, data = _bytes(values)
     is_tombstone = np.asarray(values.is_null())
@@ -70,16 +70,18 @@ def decode_commits(
     texts, is_text = _texts(data, starts + metadata_at, np.where(is_tombstone, 0, size), rows)
     rows, texts = rows[is_text], texts.filter(pa.array(is_text))
     # From here on, of the rows only.
-    removed, at, time_at = is_tombstone[rows], starts[rows], time_at[rows]
+    removed, value_starts, time_at = is_tombstone[rows], starts[rows], time_at[rows]
     has_value = ~removed
     named = names.take(pa.array(index[rows]))
-    epoch = _number(data, at, 10, ">i4", has_value)
-    time = _number(data, at, time_at, ">i8", has_value)
+    epoch = _number(data, value_starts, 10, ">i4", has_value)
+    time = _number(data, value_starts, time_at, ">i8", has_value)
     columns = {
         "topic": named.field("topic"),
-        "topic_id": _ids(data, at + time_at + 8 + len(_TOPIC_ID_HEADER), has_id[rows] & has_value),
+        "topic_id": _ids(
+            data, value_starts + time_at + 8 + len(_TOPIC_ID_HEADER), has_id[rows] & has_value
+        ),
         "partition": named.field("partition"),
-        "offset": pa.array(_number(data, at, 2, ">i8", has_value), mask=removed),
+        "offset": pa.array(_number(data, value_starts, 2, ">i8", has_value), mask=removed),
         "leader_epoch": pa.array(epoch, mask=removed | (epoch < 0)),
         "metadata": pc.if_else(pa.array(has_value), texts, None),
         # Milliseconds to microseconds, Arrow's unit here; the limit prevents an overflow.
@@ -116,7 +118,7 @@ def _keys(keys: pa.Array) -> tuple[_Array, pa.StructArray]:
 
 def _key(data: bytes | None) -> tuple[str, str, int] | None:
     """Return group, topic and partition; None for the key of another record."""
-    if data is None or data[:2] != _KEY_TYPE:
+    if data is None or data[:2] != _KEY_VERSION:
         return None
     topic_at = 4 + int.from_bytes(data[2:4], "big", signed=True)
     topic_size = int.from_bytes(data[topic_at : topic_at + 2], "big", signed=True)
