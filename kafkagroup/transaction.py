@@ -99,7 +99,8 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
     records or offsets are not acknowledged yet.
 
     The block also raises TransactionOutcomeUnknownError, if the coordinator has not responded to
-    the commit within `delivery_timeout_ms`; ProducerFencedError, when another producer has begun
+    the commit within `delivery_timeout_ms`, or before the close of the producer ended; ClosedError
+    if the producer was closed in the block; ProducerFencedError, when another producer has begun
     with this `transactional_id`; AuthorizationError; BrokerError.
     """
 
