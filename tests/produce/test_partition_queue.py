@@ -98,6 +98,11 @@ class World:
         )
         self.accepted: list[tuple[ProduceBatch, int, bytes]] = []
         self.connection: deque[tuple[ProduceBatch, Sent]] = deque()
+        self.leader = 1
+        self.waiting: list[tuple[int, ProduceBatch]] = []
+        """Taken for a leader, and not on its connection yet."""
+        self.answered: deque[tuple[int, ProduceBatch, str | int]] = deque()
+        """Sent to an earlier leader, with its response."""
         self.late: list[Sent] = []
         self.is_healed = False
         self.accumulator.add("t", 0, None, b"first", (), 0)
@@ -126,13 +131,43 @@ class World:
     def send(self) -> None:
         if not self.queue.closed:
             self.queue.close_open()
+        if any(leader == self.leader for leader, _ in self.waiting):
+            return
         batch = self.queue.next(self.now)
         if batch is None:
             return
         self.queue.taken(batch)
-        if not self.is_healed and self.random.random() < 0.1:
-            self.queue.put_back(batch, self.now)  # the connection could not be opened
+        if not self.is_healed and self.random.random() < 0.2:
+            self.waiting.append((self.leader, batch))
             return
+        self.write(batch)
+
+    def connect(self) -> None:
+        """The wait for a connection, or a throttle, ends."""
+        if not self.waiting:
+            return
+        at = self.random.randrange(len(self.waiting))
+        leader, batch = self.waiting.pop(at)
+        if batch.has_ended or self.random.random() < 0.5:
+            self.queue.put_back(batch, self.now)
+            self.end_transaction()
+        elif leader == self.leader:
+            self.write(batch)
+        else:
+            batch.attempts += 1
+            self.answered.append((leader, batch, "not leader"))
+
+    def move(self) -> None:
+        """Another broker leads. The one before has executed some requests, and refuses others."""
+        executed = self.random.randint(0, len(self.connection))
+        for n, (batch, sent) in enumerate(self.connection):
+            outcome = self.log.append(sent) if n < executed else "not leader"
+            self.answered.append((self.leader, batch, outcome))
+        self.connection.clear()
+        self.leader += 1
+        self.queue.follow(self.leader, TOPIC_ID)
+
+    def write(self, batch: ProduceBatch) -> None:
         data = batch.encode(Codec.NONE, None, False)
         batch.attempts += 1
         values = [record.value or b"" for record in decode_records(data, "t", 0)]
@@ -143,6 +178,13 @@ class World:
     def respond(self) -> None:
         if self.connection:
             self.handle_response()
+            self.end_transaction()
+
+    def respond_late(self) -> None:
+        """An earlier leader responds."""
+        if self.answered:
+            leader, batch, outcome = self.answered.popleft()
+            self.handle_outcome(leader, batch, outcome)
             self.end_transaction()
 
     def end_transaction(self) -> None:
@@ -184,24 +226,30 @@ class World:
             else:
                 self.queue.split(batch, split(batch), self.now)
         elif kind == "not leader":
-            batch.is_maybe_written = True
-            self.queue.retry(batch, self.now)
+            self.handle_outcome(self.leader, batch, kind)
         else:
             found = self.log.append(sent)
             if kind == "appended, unknown" and isinstance(found, int):
                 batch.is_maybe_written = True
                 self.queue.retry(batch, self.now)
-            elif isinstance(found, int):
-                self.queue.acknowledged(batch, 1, found, -1, self.now)
-            elif self.identities is not None and self.identities.is_coordinated:
-                if self.queue.is_next(batch):
-                    self.queue.number_refused(batch, BrokerError(45))
-                else:
-                    self.queue.out_of_order(batch, self.now)
-            elif found == "fenced":
-                self.queue.needs_new_epoch(batch, self.now)
+            else:
+                self.handle_outcome(self.leader, batch, found)
+
+    def handle_outcome(self, leader: int, batch: ProduceBatch, outcome: str | int) -> None:
+        if isinstance(outcome, int):
+            self.queue.acknowledged(batch, leader, outcome, -1, self.now)
+        elif outcome == "not leader":
+            batch.is_maybe_written = True
+            self.queue.retry(batch, self.now)
+        elif self.identities is not None and self.identities.is_coordinated:
+            if self.queue.is_next(batch):
+                self.queue.number_refused(batch, BrokerError(45))
             else:
                 self.queue.out_of_order(batch, self.now)
+        elif outcome == "fenced":
+            self.queue.needs_new_epoch(batch, self.now)
+        else:
+            self.queue.out_of_order(batch, self.now)
 
     def lose(self) -> None:
         """The connection breaks: some requests were executed, some will be, the others not."""
@@ -236,8 +284,10 @@ class World:
             self.now += 0.01
             self.queue.expire(self.now, RequestTimeoutError("late"))
             self.end_transaction()
+            self.connect()
             self.send()
             self.respond()
+            self.respond_late()
         raise AssertionError("the queue does not become idle")
 
     def check(self) -> None:
@@ -280,6 +330,9 @@ def test_any_order_of_events_writes_each_record_once(part: int, transactional: b
             *[world.respond] * 4,
             world.arrive,
             world.expire,
+            *[world.connect] * 3,
+            world.move,
+            *[world.respond_late] * 2,
         ]
         for _ in range(world.random.randint(10, 300)):
             world.random.choice(steps)()
