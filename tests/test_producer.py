@@ -3,6 +3,7 @@ batches are sent is tested in `runtime/produce/`."""
 
 from __future__ import annotations
 
+import array
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
@@ -12,7 +13,14 @@ import pytest
 from live.cancelling import broker
 from writing import write
 
-from kafkagroup import BufferFullError, Producer, ProducerMetrics, RecordMetadata, TopicPartition
+from kafkagroup import (
+    BufferFullError,
+    Consumer,
+    Producer,
+    ProducerMetrics,
+    RecordMetadata,
+    TopicPartition,
+)
 from kafkagroup.errors import (
     BrokerError,
     ConfigurationError,
@@ -310,6 +318,31 @@ async def test_keys_values_and_headers_may_be_any_bytes() -> None:
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         await producer.send("new", **given)
         assert ends(kafka)[0] == 1
+
+
+@pytest.mark.parametrize("topic", ["new", "late"])
+async def test_headers_that_can_be_read_once_are_written(topic: str) -> None:
+    """They were used up by the check, and what was sent to the partition later was not sent."""
+    given: list[Any] = [
+        (header for header in [("a", b"b")]),
+        iter([iter(("a", bytearray(b"b")))]),
+        [("a", memoryview(b"b"))],
+        [("a", array.array("i", [1]))],
+    ]
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        futures = [producer.send_nowait(topic, b"v", headers=one, partition=0) for one in given]
+        kafka.create_topic("late")
+        for future in futures:
+            await future
+        await producer.send(topic, b"v", partition=0)
+        async with Consumer(**SERVERS, auto_offset_reset="earliest") as consumer:
+            await consumer.assign([(topic, 0)])
+            found: list[Any] = []
+            while len(found) < 5:
+                for records in (await consumer.getmany(timeout=0.1)).values():
+                    found += [record.headers for record in records]
+    wide = array.array("i", [1]).tobytes()
+    assert [tuple(one) for one in found] == [(("a", b"b"),)] * 3 + [(("a", wide),), ()]
 
 
 async def test_wrong_options_and_calls_are_refused() -> None:

@@ -84,7 +84,11 @@ class Accumulator:
         if value is not None:
             size += len(value)
         if headers:
-            size += _size_of_headers(headers)
+            headers = _headers(headers)
+            for name, content in headers:
+                size += len(name.encode(errors="surrogateescape")) + 10
+                if content is not None:
+                    size += len(content)
         if size + HEADER_SIZE > self.max_record:
             raise ConfigurationError(
                 f"a record of {size + HEADER_SIZE} bytes, as it is sent, is larger than"
@@ -156,10 +160,10 @@ class Accumulator:
                 created_at = self._clock()
             deadline = created_at + self._delivery_timeout
             batch = ProduceBatch(queue.tp, created_at, deadline, timestamp)
-            queue.open = batch
         assert batch is not None
         batch.append(key, value, timestamp, headers, size)
         if is_new:
+            queue.open = batch
             self.on_open(queue)
         return batch
 
@@ -179,7 +183,7 @@ class Accumulator:
             now = self._clock()
             unplaced = UnplacedRecords(queues.name, now, now + self._delivery_timeout)
             queues.unplaced = unplaced
-        unplaced.waiting.append((partition, key, value, tuple(headers), timestamp, size))
+        unplaced.waiting.append((partition, key, value, headers, timestamp, size))
         unplaced.count += 1
         unplaced.size += size
         if is_new:
@@ -282,15 +286,18 @@ def _bytes(what: str, data: object) -> bytes:
     )
 
 
-def _size_of_headers(headers: Headers) -> int:
-    size = 0
+def _headers(headers: Headers) -> Headers:
+    """Return what an application gave as headers, which may be readable only once, as pairs of text
+    and bytes."""
+    found: list[tuple[str, bytes | None]] = []
     try:
         for name, content in headers:
-            size += len(name.encode(errors="surrogateescape")) + 10
-            if content is not None:
-                size += memoryview(content).nbytes
-    except (TypeError, ValueError, AttributeError):
+            name.encode(errors="surrogateescape")
+            if content is not None and type(content) is not bytes:
+                content = bytes(memoryview(content))
+            found.append((name, content))
+    except (TypeError, ValueError, AttributeError, BufferError):
         raise ConfigurationError(
             'the headers are not valid; expected [("name", b"value"), ...]'
         ) from None
-    return size
+    return tuple(found)
