@@ -14,6 +14,7 @@ cdef class Accumulator:
     cdef public dict topics
     cdef public object on_unplaced
     cdef public object on_open
+    cdef public object on_full
     cdef Py_ssize_t _needed
     cdef Py_ssize_t _batch_size
     cdef double _delivery_timeout

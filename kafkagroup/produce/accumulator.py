@@ -51,6 +51,8 @@ class Accumulator:
         """Called when the first record waits for the number of a topic's partitions."""
         self.on_open: Callable[[PartitionQueue], None] = lambda _: None
         """Called when a batch is begun, and so the one before is closed."""
+        self.on_full: Callable[[], None] = lambda: None
+        """Called when there is no room for a record."""
         self._needed = _RECORD_OVERHEAD
         """The bytes of the last record that there was no room for."""
         self._batch_size = batch_size
@@ -100,6 +102,7 @@ class Accumulator:
                     f"a record of {size} bytes is larger than buffer_memory={self.limit}"
                 )
             self._needed = size
+            self.on_full()
             raise BufferFullError(
                 f"buffer_memory={self.limit} bytes are used up by records that were not"
                 " acknowledged yet; await ready(), or send()"

@@ -129,6 +129,8 @@ class Sender:
         self._retry_alarms: dict[PartitionQueue, float] = {}
         accumulator.on_open = self._opened
         accumulator.on_unplaced = self._unplaced
+        if linger:
+            accumulator.on_full = self._push_all
 
     def start(self) -> None:
         """Start the background tasks."""
@@ -589,6 +591,13 @@ class Sender:
                     seen.add(other)
                     pending.append(other)
                     self._push(other)
+
+    def _push_all(self) -> None:
+        """Send all batches although they may take more records: there is no room for any."""
+        for queue in self._accumulator.queues():
+            if queue.open is not None:
+                queue.close_open()
+                self.look(queue)
 
     def _push(self, batch: ProduceBatch) -> None:
         """Send the batch although it may take more records."""

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from runtime.produce.logs import SERVERS, cluster
 
-from kafkagroup import Producer
+from kafkagroup import BufferFullError, Producer
 from kafkagroup.testing.embedded import Delay
 from kafkagroup.wire.messages.produce import ProduceRequest
 
@@ -41,3 +41,21 @@ async def test_flush_and_the_close_send_all_partitions_at_once() -> None:
             began = anyio.current_time()
         assert anyio.current_time() - began < 2
         assert sum(kafka.log_end("t", partition) for partition in range(10)) == 21
+
+
+async def test_a_full_buffer_does_not_wait_for_the_linger() -> None:
+    async with cluster() as kafka:
+        async with Producer(**SERVERS, linger_ms=30_000, buffer_memory=10_000) as producer:
+            await producer.partition_count("t")
+            began = anyio.current_time()
+            sent = 0
+            while sent < 30:
+                try:
+                    producer.send_nowait("t", bytes(1_000))
+                    sent += 1
+                except BufferFullError:
+                    await producer.ready()
+            assert anyio.current_time() - began < 1
+            with anyio.move_on_after(1):  # the last ones linger
+                await producer.send_many("t", [bytes(1_000)] * 12)
+            assert kafka.log_end("t", 0) >= 30
