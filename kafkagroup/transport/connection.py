@@ -624,11 +624,14 @@ class BrokerConnection:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                if self._outgoing:
-                    self._start_writer(tasks)
-                if self._error is None:
-                    await self._read_all()
-                tasks.cancel_scope.cancel()
+                try:
+                    if self._outgoing:
+                        self._start_writer(tasks)
+                    if self._error is None:
+                        await self._read_all()
+                finally:
+                    self._tasks = None  # a group that ends takes no writer
+                    tasks.cancel_scope.cancel()
         finally:
             self._fail(ConnectionLostError(f"{self._name}: the connection was closed here"))
             with anyio.CancelScope(shield=True):

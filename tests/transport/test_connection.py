@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from memory_network import api_versions
 
 from kafkagroup.broker import Broker
@@ -428,6 +429,32 @@ async def test_closing_fails_the_requests_in_flight(network: Any) -> None:
         await connection.aclose()
     assert outcomes.of == {"1": ConnectionLostError}
     assert network.open == 0
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_request_while_the_connection_ends_fails(network: Any, steps: int) -> None:
+    """Its bytes do not fit into the socket's buffer, and the group of the writer's task ends."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        await anyio.sleep_forever()
+
+    network.room = 100
+    network.handlers[HERE] = handler
+    outcomes = Outcomes()
+    async with network, anyio.create_task_group() as tasks:
+
+        async def ask(connection: BrokerConnection) -> None:
+            for _ in range(steps):
+                await checkpoint()
+            big = heartbeat("g" * 5000)
+            await outcomes.take("1", lambda: connection.request(big, timeout=10))
+
+        async with anyio.create_task_group() as client:
+            connection = await BrokerConnection.connect(*HERE, OPTIONS, client)
+            client.cancel_scope.cancel()
+            tasks.start_soon(ask, connection)
+    assert outcomes.of == {"1": ConnectionLostError}
 
 
 async def test_a_request_that_cannot_be_encoded_leaves_the_connection_open(network: Any) -> None:
