@@ -2,8 +2,8 @@
 
 A transaction has the records of some polls, none of which is complete before the transaction is.
 Its offsets go to the group's coordinator with it. If it is aborted, the consumer returns to the
-first record of each partition, as known here: what the group has committed may be older, if the
-transaction before has not ended at its coordinator yet.
+first record of each partition by what is noted here, not by the committed offsets: those are older
+while the transaction before has not ended at its coordinator.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
     async def __anext__(self) -> ConsumingTransaction[K_co, V_co, K_contra, V_contra]:
         """Return the next transaction, which is not begun yet, with its records."""
         consumer = self._consumer
-        held = consumer._delivery.acknowledgement
+        acknowledgement = consumer._delivery.acknowledgement
         taken = ConsumingTransaction(self._producer, consumer)
         try:
             consumer._check_transactional()
             if consumer._unsettled is not None:
                 await consumer._unsettled._settle()
-            held.is_held = False
+            acknowledgement.is_held = False
             await self._collect(taken)
         except NotStartedError:
             raise
@@ -90,7 +90,7 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
             taken._rewind()
             raise
         finally:
-            held.is_held = False
+            acknowledgement.is_held = False
         if not taken._records:
             raise StopAsyncIteration  # the consumer is stopped
         consumer._unsettled = taken  # until it is entered
@@ -160,12 +160,12 @@ class ConsumingTransaction(
     async def __aenter__(self) -> list[Record[K_co, V_co]]:  # type: ignore[override]
         """Begin, and return the records."""
         self._consumer._unsettled = None
-        held = self._consumer._delivery.acknowledgement
-        held.is_held = True  # a poll in the block must not complete them either
+        acknowledgement = self._consumer._delivery.acknowledgement
+        acknowledgement.is_held = True  # a poll in the block must not complete them either
         try:
             await super().__aenter__()
         except BaseException:
-            held.is_held = False
+            acknowledgement.is_held = False
             self._rewind()
             raise
         self._scope.deadline = self._producer._transaction_deadline
@@ -182,13 +182,13 @@ class ConsumingTransaction(
         self._ended_at = anyio.current_time()
         late = None
         if self._scope.cancelled_caught:
-            late = TransactionAbortedError(self._producer._late())
+            late = TransactionAbortedError(self._producer._late_error())
         try:
             await self._producer._shielded(partial(self._end, late or exc_value))
             if late is not None:
                 raise late
         except BaseException as error:
-            if not _is_repeated(error):
+            if not _goes_on_after(error):
                 raise
             logger.warning("a transaction is aborted, and its records come again: %s", error)
         return late is not None
@@ -258,7 +258,7 @@ class ConsumingTransaction(
                 self._consumer.seek(tp, start)
 
 
-def _is_repeated(error: BaseException | None) -> bool:
+def _goes_on_after(error: BaseException | None) -> bool:
     """Whether the iteration continues: a member has lost partitions, or its generation; brokers
     have not answered in time; or the coordinator has aborted the transaction at its timeout."""
     if isinstance(error, TransactionAbortedError):

@@ -631,7 +631,7 @@ class ProducerOptions(CommonOptions):
         1,
         None,
         "when the coordinator aborts a transaction that is still open, as of a producer that died,"
-        " and up to then it holds up who reads its partitions. The client aborts after 0.8 of it."
+        " until which readers of its partitions wait. The client aborts it after 0.8 of that."
         " `None`: 60,000, and 10,000 in `transactions()`",
     )
     acks: int = option(
@@ -693,7 +693,7 @@ class ProducerOptions(CommonOptions):
     delivery_timeout: float = milliseconds(
         1,
         120_000,
-        "how long a record may take from `send` to its acknowledgement, with all that it waits for",
+        "how long an accepted record may take until it is acknowledged, with all that it waits for",
     )
 
     def __attrs_post_init__(self) -> None:

@@ -137,8 +137,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 `transaction()`. The id is that of one writer over its restarts: a producer that
                 starts with it fences the ones before. Default `None`.
             transaction_timeout_ms: When the coordinator aborts a transaction that is still open, as
-                of a producer that died, and up to then it holds up who reads its partitions. The
-                client aborts after 0.8 of it. `None`: 60,000, and 10,000 in `transactions()`. In
+                of a producer that died, until which readers of its partitions wait. The client
+                aborts it after 0.8 of that. `None`: 60,000, and 10,000 in `transactions()`. In
                 milliseconds.
             enable_idempotence: Whether brokers refuse what is sent twice, and what is out of order;
                 needs `acks='all'`. Without it a retry may write a record twice, and one batch of a
@@ -163,7 +163,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 kilobytes after the other. Kafka's `partitioner.class`.
             max_request_size: The limit of a request, and so of a record, in bytes, before
                 compression. Default 1,048,576; Kafka's `max.request.size`.
-            delivery_timeout_ms: How long a record may take from `send` to its acknowledgement, with
+            delivery_timeout_ms: How long an accepted record may take until it is acknowledged, with
                 all that it waits for. In milliseconds; default 120,000; Kafka's
                 `delivery.timeout.ms`.
             request_timeout_ms: How long a response may take. In milliseconds; default 30,000;
@@ -514,7 +514,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         if self._options.transactional_id is None:
             raise ConfigurationError("transactions need a producer with a transactional_id")
 
-    def _begun(self) -> tuple[TransactionManager, Sender]:
+    def _open_parts(self) -> tuple[TransactionManager, Sender]:
+        """Return the parts of an open producer. Raises: as `_check_open`."""
         self._check_open()
         return self._parts()
 
@@ -524,7 +525,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         return self._transactions, self._sender
 
     async def _begin(self, transaction: Transaction[K_contra, V_contra], timeout: float) -> None:
-        manager, sender = self._begun()
+        manager, sender = self._open_parts()
         if self._open_transaction is not None:
             raise IllegalStateError("a transaction of this producer is open; end it first")
         self._open_transaction = transaction
@@ -547,14 +548,14 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._on_commit.clear()
         assert self._identities is not None
         self._identities.current = ProducerIdentity(*manager.identity)
-        sender.expire_transaction_at(manager.own_deadline, self._late)
+        sender.expire_transaction_at(manager.own_deadline, self._late_error)
         self._accepting_thread = get_ident()
 
     @property
     def _transaction_deadline(self) -> float:
         return self._parts()[0].own_deadline
 
-    def _late(self) -> KafkaGroupError:
+    def _late_error(self) -> KafkaGroupError:
         """Return why a transaction is aborted that is still open at its deadline."""
         manager, transaction = self._parts()[0], self._open_transaction
         if manager.must_abort and manager.error is not None:
@@ -571,8 +572,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         the producer."""
         manager = self._transactions
         if self._accepting_thread == get_ident() and manager is not None and manager.error is None:
-            return  # for each record
-        manager, _ = self._begun()
+            return  # the fast path: this runs for each record
+        manager, _ = self._open_parts()
         if manager.error is not None and manager.must_abort:
             raise TransactionAbortedError(manager.error)
         if manager.error is not None and manager.has_ended:
@@ -585,7 +586,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     async def _send_commits(self, consumer: Consumer[Any, Any], commits: Sequence[Commit]) -> None:
         """Commit offsets of a consumer with the open transaction. Raises: as `send_offsets`."""
-        manager, _ = self._begun()
+        manager, _ = self._open_parts()
         if not commits:
             return
         committer = consumer._session.committer
@@ -644,7 +645,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             with self._waiting_for_records(manager.own_deadline) as scope:
                 await sender.wait_all()
             if scope.cancelled_caught:
-                raise TransactionAbortedError(_closed() if self.closed else self._late())
+                raise TransactionAbortedError(_closed() if self.closed else self._late_error())
             await manager.commit(anyio.current_time() + self._options.delivery_timeout)
             for done in self._on_commit:
                 done()

@@ -35,7 +35,7 @@ class TransactionalProducer(Protocol[K_contra, V_contra]):
     @property
     def _transaction_deadline(self) -> float: ...
 
-    def _late(self) -> KafkaGroupError: ...
+    def _late_error(self) -> KafkaGroupError: ...
 
     @property
     def _open_transaction(self) -> object: ...
@@ -94,9 +94,9 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
 
     The block commits at its end, and aborts if it raises or is cancelled before. Both are shielded
     from cancellation. A record that was not written aborts, even if nobody has awaited it: the
-    block then raises TransactionAbortedError, whose `why` is the record's error; or a
-    RequestTimeoutError, when 0.8 of `transaction_timeout_ms` have passed since the beginning, and
-    records or offsets are not acknowledged yet.
+    block then raises TransactionAbortedError, whose `why` is the record's error, or a
+    RequestTimeoutError if records or offsets are not acknowledged when 0.8 of
+    `transaction_timeout_ms` have passed since the beginning.
 
     The block also raises TransactionOutcomeUnknownError, if the coordinator has not responded to
     the commit within `delivery_timeout_ms`, or before the close of the producer ended; ClosedError

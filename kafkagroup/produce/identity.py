@@ -36,7 +36,10 @@ class Identities:
 
     def bump(self, last: ProducerIdentity) -> None:
         """Begin a new epoch for a partition that cannot go on in `last`, unless another one has
-        begun it. At the last epoch the id is used up, and is unknown until there is a new one."""
+        begun it. At the last epoch the id is used up, and is unknown until there is a new one.
+
+        Without a coordinator no marker needs an epoch after it, so the highest can be used, too.
+        """
         if last != self.current:
             return
         if self.current.epoch < MAX_INT16:

@@ -137,7 +137,7 @@ class PartitionQueue:
 
     def next(self, now: float) -> ProduceBatch | None:
         """Return the batch that may be sent now, which stays in the queue until `taken`; None if
-        there is none."""
+        there is none. Begins a new epoch before, if one is due."""
         if now < self.retry_at:
             return None
         if self._is_new_epoch_needed and not self.in_flight:
@@ -215,8 +215,9 @@ class PartitionQueue:
         self.in_flight.append(batch)
 
     def put_back(self, batch: ProduceBatch, at: float) -> None:
-        """Nothing of the batch was sent this time. It may be at `at`. Its number is free again if
-        it is the last one and the batch was certainly not written; else the batch keeps it."""
+        """Nothing of the batch was sent this time. It may be sent from `at` on. Its number is free
+        again if it is the last one and the batch was certainly not written; else the batch keeps
+        it."""
         self.in_flight.remove(batch)
         self.retry_at = max(self.retry_at, at)
         has_last_number = (

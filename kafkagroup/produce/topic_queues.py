@@ -52,7 +52,7 @@ class TopicQueues:
         self.queues: list[PartitionQueue] = []
         """By partition number; empty as long as the number of partitions is not known."""
         self.available: Sequence[int] = ()
-        """The partitions that have a leader; empty for none, when any is chosen."""
+        """The partitions that have a leader. If there is none, any partition is chosen."""
         self.unplaced: UnplacedRecords | None = None
         """The records that wait for the number of partitions."""
         self.awaiting_count = 0
@@ -78,7 +78,7 @@ class TopicQueues:
             self.queues.append(self._create(self.name, number))
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
-        """Return the queue for a record of `size` bytes. There must be one."""
+        """Return the queue for a record of `size` bytes. The partitions must be known."""
         if self._partitioner is not None:
             number = self._partitioner(self.name, key, len(self.queues))
             if number is not None:
@@ -101,7 +101,8 @@ class TopicQueues:
         return self.queues[number]
 
     def draw(self) -> int:
-        """Return the number of a partition for records without a key. There must be one."""
+        """Return the number of a partition for records without a key. The partitions must be
+        known."""
         numbers = self.available or range(len(self.queues))
         if len(numbers) == 1:
             return numbers[0]

@@ -201,7 +201,7 @@ class _Step:
         elif self.state.wanted or self.state.add_attempt or self.state.offset_commit:
             what = "partitions" if self.state.offset_commit is None else "offsets"
             error = IllegalStateError(f"{what} were not added to the transaction yet")
-            self._abortable(error)
+            self._require_abort(error)
             self._complete_call(self._aborted())
         else:
             self._move(Phase.COMMITTING, commits=True)
@@ -237,7 +237,7 @@ class _Step:
             given_up = RequestTimeoutError(f"committing offsets was given up: {reason}")
             self._complete(number, given_up)
             self._set(offset_commit=evolve(offsets, call=None))
-            self._abortable(given_up)
+            self._require_abort(given_up)
             return
         if call is None or call.number != number:
             return
@@ -266,6 +266,7 @@ class _Step:
     def _initialize(self) -> None:
         """Ask for an epoch: the first, or the next as the owner of the present one."""
         known = self.state.has_identity
+        # Until there is a response: if this call is given up, the next one asks again.
         self._move(Phase.INITIALIZING, needs_epoch=known)
         versions = _OWNER_INIT_VERSIONS if known else _INIT_VERSIONS
         self._set(attempt=self._attempt(init_request(self.state), versions))
@@ -295,7 +296,7 @@ class _Step:
             self._open()
         self._complete_call()
 
-    def _keeps_timeout(self, attempt: Attempt, error: KafkaGroupError) -> bool:
+    def _begin_with_former_timeout(self, attempt: Attempt, error: KafkaGroupError) -> bool:
         """Begin with the timeout that the coordinator has, if it gives no epoch for another one, as
         before Kafka 2.5, and none was asked for: return whether that is so."""
         call = self.state.call
@@ -433,7 +434,7 @@ class _Step:
                     " executed after this one"
                 )
                 self._complete(event.call, error)
-                self._abortable(error)
+                self._require_abort(error)
                 return
         is_adding = group_id not in self.state.groups and not self.state.ends_epoch
         if is_adding:
@@ -547,7 +548,7 @@ class _Step:
             case TransactionAction.FATAL:
                 self._fail(Phase.FATAL, self._error("writing a record", code))
             case _:
-                self._abortable(error)
+                self._require_abort(error)
 
     def _on_refusal(
         self, error: KafkaGroupError, action: TransactionAction = TransactionAction.ABORT
@@ -562,10 +563,10 @@ class _Step:
         ):
             self._fail(Phase.FATAL, error)
         else:
-            self._abortable(error)
+            self._require_abort(error)
             self._end_when_answered()
 
-    def _abortable(self, error: KafkaGroupError) -> None:
+    def _require_abort(self, error: KafkaGroupError) -> None:
         """Note that the transaction cannot commit. The first error counts."""
         if self.state.is_open:
             self._move(Phase.ABORTABLE_ERROR, error=error)
@@ -591,7 +592,7 @@ class _Step:
     def _fail(self, phase: Phase, error: KafkaGroupError) -> None:
         """End the producer."""
         call, commit = self.state.call, self.state.offset_commit
-        is_unknown = self._is_end_lost_commit
+        is_unknown = self._is_commit_lost
         self._move(
             phase,
             error=error,
@@ -616,7 +617,7 @@ class _Step:
         return self.state.is_end_lost or (attempt is not None and attempt.is_in_flight)
 
     @property
-    def _is_end_lost_commit(self) -> bool:
+    def _is_commit_lost(self) -> bool:
         return self.state.is_end_lost and self.state.commits
 
     def _end_when_answered(self) -> None:
@@ -722,7 +723,7 @@ class _Step:
                     attempt = self._lost(attempt)
                 self._set(attempt=self._again(attempt, TransactionAction.LOOK_UP))
             case Refused(error=error):
-                if is_init and self._keeps_timeout(attempt, error):
+                if is_init and self._begin_with_former_timeout(attempt, error):
                     return
                 if is_init and self.state.has_identity:
                     error = _no_next_epoch(error)

@@ -10,14 +10,25 @@ from kafkagroup.errors import KafkaGroupError
 from kafkagroup.produce.transaction_vocabulary import GroupIdentity, Send
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
-__all__ = ["ENDED", "MOVES", "Attempt", "Call", "CallKind", "OffsetCommit", "Phase", "Transactions"]
+__all__ = [
+    "ENDED",
+    "ENDS_EPOCH",
+    "MOVES",
+    "Attempt",
+    "Call",
+    "CallKind",
+    "OffsetCommit",
+    "Phase",
+    "Transactions",
+]
 
 ENDS_EPOCH = 2
 """The first `transaction.version` in which each transaction ends an epoch (KIP-890)."""
 
 
 class Phase(Enum):
-    """The phases of a transactional producer, as of Java's `TransactionManager`."""
+    """The phases of a transactional producer: those of Java's `TransactionManager`, and
+    UNRESOLVED."""
 
     UNINITIALIZED = "uninitialized"
     """Without producer id and epoch."""

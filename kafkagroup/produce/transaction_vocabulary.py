@@ -151,7 +151,7 @@ class CallAbandoned(BaseEvent):
 
 @frozen(kw_only=True)
 class Sent(BaseEvent):
-    """A request is about to be sent."""
+    """A request is given to the connection: the broker may execute it from now on."""
 
     token: int
 

@@ -1,4 +1,4 @@
 """Sends batches of records to the leaders of their partitions.
 
-Nothing here knows consumers or groups.
+Of consumers it knows only the offsets, and the identity in a group, that a transaction commits.
 """

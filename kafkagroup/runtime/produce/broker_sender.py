@@ -17,13 +17,13 @@ from kafkagroup.produce.partition_queue import PartitionQueue
 __all__ = ["BrokerSender", "Exchange", "Taken"]
 
 _MAX_IDLE = 60.0
-"""Seconds without work after which the task of a broker ends."""
+"""Seconds without work after which a task ends: that of a broker, or of its requests."""
 
 Taken = Sequence[tuple[PartitionQueue, ProduceBatch]]
 """The batches of one request, of which each partition has one at most."""
 
 Exchange = Callable[[Taken, Callable[[], None]], Awaitable[None]]
-"""Sends a request and handles its response; calls the function once it is sent, or cannot be."""
+"""Sends a request and handles its response; calls the function once it is sent."""
 
 
 class BrokerSender:

@@ -36,7 +36,7 @@ class ProducerIds:
         spawn: Spawn,
         on_end: Callable[[KafkaGroupError | None], None],
     ) -> None:
-        """`on_end` is called when there is an id, or with the error that the brokers do not give
+        """`on_end` is called when there is an id, or with the error by which the brokers refuse
         one."""
         self._cluster = cluster
         self._identities = identities

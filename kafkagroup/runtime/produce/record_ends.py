@@ -14,7 +14,8 @@ from kafkagroup.runtime.produce.transactions import TransactionManager
 __all__ = ["RecordEnds"]
 
 _MAX_UNREAD = 1_000
-"""Failed batches that are kept until `flush()`; of others only the number of records is."""
+"""Failed batches that are kept until `flush()`; of older ones only the number of
+records is kept."""
 
 
 class RecordEnds:

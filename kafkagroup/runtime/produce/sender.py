@@ -222,6 +222,8 @@ class Sender:
         return taken
 
     def _next(self, queue: PartitionQueue, node_id: int, now: float) -> ProduceBatch | None:
+        """Close what has lingered, and return the batch that may be sent; without one, set the
+        alarm for a retry, or request an id."""
         leader = self._cluster.metadata.leader_node(queue.tp)
         if leader is None or leader.node_id != node_id:
             self.look(queue)  # another broker's now
@@ -561,7 +563,7 @@ class Sender:
         return RequestTimeoutError(text + (f": {cause}" if cause is not None else ""))
 
     async def abandon(self, error: KafkaGroupError) -> None:
-        """Fail what was not sent, or is to be sent again, until nothing is in flight."""
+        """Fail what is not in flight; return once nothing is."""
         while True:
             self.ends.give_up(error)
             if not any(queue.in_flight for queue in self._accumulator.queues()):
@@ -578,7 +580,7 @@ class Sender:
         self.ends.raise_unread()
 
     async def wait_all(self) -> None:
-        """Wait until all records that were accepted so far have ended."""
+        """Send what lingers, and wait until all records that were accepted so far have ended."""
         pending = deque(self._accumulator.unfinished())
         seen = set(pending)
         for batch in tuple(pending):  # all, before the first one ends

@@ -20,7 +20,7 @@ class Serializing:
         self._serializer = serializer
 
     async def encoded(self, data: Any) -> Any:
-        """Return the bytes of a key or value; None has none."""
+        """Return the bytes of a key or value; None stays None."""
         if self._serializer is None or data is None:
             return data
         result = self._serializer(data)
