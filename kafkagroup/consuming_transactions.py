@@ -72,7 +72,8 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
         return self
 
     async def __anext__(self) -> ConsumingTransaction[K_co, V_co, K_contra, V_contra]:
-        """Return the next transaction, which is not begun yet, with its records."""
+        """Return the next transaction, which is not begun yet, with its records. The iteration ends
+        when the consumer is stopped. Raises: ClosedError when the producer is."""
         consumer = self._consumer
         acknowledgement = consumer._delivery.acknowledgement
         taken = ConsumingTransaction(self._producer, consumer)
@@ -81,11 +82,15 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
             if consumer._unsettled is not None:
                 await consumer._unsettled._settle()
             acknowledgement.is_held = False
-            await self._collect(taken)
+            with self._producer._until_stopped():
+                await self._collect(taken)
         except NotStartedError:
             raise
         except ClosedError:
-            raise StopAsyncIteration from None  # it was stopped in the last transaction
+            if consumer.closed:
+                raise StopAsyncIteration from None  # it was stopped in the last transaction
+            taken._rewind()
+            raise
         except BaseException:
             taken._rewind()
             raise

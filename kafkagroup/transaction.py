@@ -16,6 +16,7 @@ from kafkagroup.errors import ClosedError, IllegalStateError, KafkaGroupError
 from kafkagroup.types import Headers, RecordMetadata
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from kafkagroup.consume.commits import Commit
@@ -39,6 +40,8 @@ class TransactionalProducer(Protocol[K_contra, V_contra]):
 
     @property
     def _open_transaction(self) -> object: ...
+
+    def _until_stopped(self) -> AbstractContextManager[None]: ...
 
     async def _shielded(self, work: Callable[[], Awaitable[None]]) -> None: ...
 

@@ -14,6 +14,7 @@ from runtime.produce.test_transaction_blocks import TRANSACTIONAL, visible
 from kafkagroup import Consumer, Producer
 from kafkagroup.admin import Admin
 from kafkagroup.errors import (
+    ClosedError,
     ConfigurationError,
     ErrorCode,
     TransactionAbortedError,
@@ -379,6 +380,29 @@ async def test_after_an_unknown_outcome_the_records_come_again_unless_it_was_com
                 if kafka.committed("g", "in") == {0: 10}:
                     break
         assert await visible(kafka) == numbers(10)
+
+
+async def test_it_raises_when_its_producer_is_closed_meanwhile() -> None:
+    async with cluster(topics={"in": 1, "t": 1}) as kafka, consumer() as reader:
+        async with anyio.create_task_group() as tasks:
+
+            async def write() -> None:
+                with pytest.raises(ClosedError, match="Producer"):
+                    async for _ in producer.transactions(reader, max_interval=5):
+                        pass
+
+            async with Producer(**TRANSACTIONAL) as producer:
+                tasks.start_soon(write)
+                await anyio.sleep(1)
+                kafka.produce("in", numbers(5))
+                await anyio.sleep(1)
+        async with Producer(**TRANSACTIONAL) as producer:
+            async for tx in producer.transactions(reader):
+                async with tx as records:
+                    for record in records:
+                        tx.send_nowait("t", record.value)
+                break
+        assert await visible(kafka) == numbers(5)
 
 
 async def test_it_ends_when_the_consumer_was_stopped_after_a_transaction() -> None:
