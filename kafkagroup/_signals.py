@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FrameType
 
@@ -43,12 +43,27 @@ def signals_of(*names: str) -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def _opened(numbers: tuple[signal.Signals, ...]) -> Iterator[AsyncIterator[signal.Signals]]:
-    with ExitStack() as stack:
-        try:
-            signals = stack.enter_context(anyio.open_signal_receiver(*numbers))
-        except NotImplementedError:  # asyncio's loops on Windows
-            signals = stack.enter_context(_handled(numbers))
-        yield signals
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        with ExitStack() as stack:
+            try:
+                signals = stack.enter_context(anyio.open_signal_receiver(*numbers))
+            except NotImplementedError:  # asyncio's loops on Windows
+                signals = stack.enter_context(_handled(numbers))
+            yield signals
+    finally:
+        for number, handler in before.items():
+            # asyncio would leave Python's own handler, and not that of another library.
+            is_replaced = signal.getsignal(number) is not handler
+            if is_replaced and callable(handler) and not _is_of_loop(handler):
+                signal.signal(number, handler)
+
+
+def _is_of_loop(handler: Callable[..., object]) -> bool:
+    """Whether a handler only wakes a loop, which knows who receives the signal: of another receiver
+    that is open. Put back, it would let signals go unnoticed."""
+    module = getattr(handler, "__module__", None) or ""
+    return module.partition(".")[0] in ("asyncio", "uvloop")
 
 
 @contextmanager

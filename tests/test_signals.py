@@ -44,6 +44,20 @@ async def test_receives_what_asks_a_program_to_end(platform: str) -> None:
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
+async def test_the_handler_of_another_library_is_put_back(platform: str) -> None:
+    """PySpark has one for SIGINT."""
+
+    def handle(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        with open_signal_receiver():
+            assert signal.getsignal(signal.SIGINT) is not handle
+        assert signal.getsignal(signal.SIGINT) is handle
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 async def test_a_signal_wakes_a_task_that_waits_for_it(platform: str) -> None:
     async with anyio.create_task_group() as tasks:
         with anyio.fail_after(20), open_signal_receiver("SIGTERM") as signals:
