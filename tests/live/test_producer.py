@@ -25,7 +25,7 @@ from live.clients import (
     write_by,
 )
 
-from kafkagroup import Consumer, Producer
+from kafkagroup import Consumer, Producer, TopicPartition
 from kafkagroup.broker import Broker
 from kafkagroup.errors import NotWrittenError
 from kafkagroup.runtime.produce.record_future import RecordFuture
@@ -175,6 +175,9 @@ async def test_a_key_is_written_to_its_partition(bootstrap: str, name: str, fill
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 async def test_acknowledgements(bootstrap: str, name: str, fill: Any, acks: Any) -> None:
     await fill(3)
+    # With acks=0 nobody says that the leader of a new topic is not up yet.
+    async with Consumer(bootstrap_servers=bootstrap) as reader:
+        await reader.end_offsets([TopicPartition(name, partition) for partition in range(3)])
     values = [b"%d" % n for n in range(300)]
     async with Producer(
         bootstrap_servers=bootstrap, acks=acks, enable_idempotence=False
