@@ -112,6 +112,10 @@ _END_VERSIONS = (0, 4)
 _EPOCH_ENDING_VERSIONS = (5, 5)
 """Of EndTxn and TxnOffsetCommit, from `transaction.version` 2 on."""
 
+_MARKERS_PENDING = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+"""The codes while the markers of the last transaction are being written. Coordinators of groups
+report the second then, too, as KIP-890's verification could not be done."""
+
 _STALE_MEMBER = MEMBERSHIP_ENDED | {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS}
 
 
@@ -757,7 +761,7 @@ class _Step:
             attempt.send,
             token=self._token(),
             attempts=attempt.send.attempts + 1,
-            is_soon=code == ErrorCode.CONCURRENT_TRANSACTIONS,
+            is_soon=code in _MARKERS_PENDING,
             look_up=action is TransactionAction.LOOK_UP,
         )
         if code != ErrorCode.NONE:

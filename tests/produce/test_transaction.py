@@ -290,7 +290,7 @@ def test_a_producer_gets_its_id_and_epoch() -> None:
     ("code", "look_up", "is_soon"),
     [
         (E.CONCURRENT_TRANSACTIONS, False, True),
-        (E.COORDINATOR_LOAD_IN_PROGRESS, False, False),
+        (E.COORDINATOR_LOAD_IN_PROGRESS, False, True),
         (E.NOT_COORDINATOR, True, False),
         (E.COORDINATOR_NOT_AVAILABLE, True, False),
         (E.REQUEST_TIMED_OUT, True, False),

@@ -65,6 +65,10 @@ __all__ = ["Sender"]
 _HEAVY = {Codec.GZIP: 32_768, Codec.ZSTD: 262_144, Codec.LZ4: 1_048_576, Codec.SNAPPY: 1_048_576}
 """The bytes from which on compression is done in a thread: it takes more than a millisecond."""
 
+_MARKERS_PENDING = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS)
+"""The codes while the markers of the last transaction are being written: Kafka 4 reports the second
+when it has not added the partition to the transaction in time."""
+
 _CONNECTION = "produce"
 
 _HIGHEST_VERSION = 12
@@ -411,9 +415,8 @@ class Sender:
         now: float,
     ) -> None:
         error = refusal(queue.tp, part)
-        at = self._retry_at(batch, now)
-        if part.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
-            at = now + MARKER_PAUSE
+        is_soon = self._transactions is not None and part.error_code in _MARKERS_PENDING
+        at = self._retry_at(batch, now, MARKER_PAUSE if is_soon else None)
         match produce_action(part.error_code):
             case ProduceAction.REFRESH:
                 # The leader that the response names may have it at once, unless that is an earlier
@@ -477,11 +480,11 @@ class Sender:
         queue.retry(batch, at)
         self._report(queue, error, now)
 
-    def _retry_at(self, batch: ProduceBatch, now: float) -> float:
+    def _retry_at(self, batch: ProduceBatch, now: float, first: float | None = None) -> float:
         options = self._cluster.options
         pause = backoff(
             max(batch.attempts, 1),
-            options.retry_backoff,
+            options.retry_backoff if first is None else first,
             options.retry_backoff_max,
             random.random(),
         )

@@ -407,9 +407,12 @@ async def test_a_later_producer_fences_the_earlier_one(version: int) -> None:
         assert await visible(kafka) == [b"owner"]
 
 
-async def test_a_record_waits_only_briefly_for_the_markers_of_the_last_transaction() -> None:
+@pytest.mark.parametrize("code", [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS])
+async def test_a_record_waits_only_briefly_for_the_markers_of_the_last_transaction(
+    code: ErrorCode,
+) -> None:
     async with cluster() as kafka, Producer(**TRANSACTIONAL) as producer:
-        kafka.fail(ProduceRequest, ErrorCode.CONCURRENT_TRANSACTIONS, partition=TP)
+        kafka.fail(ProduceRequest, code, partition=TP)
         began = anyio.current_time()
         async with producer.transaction() as tx:
             await tx.send("t", b"")
