@@ -25,6 +25,7 @@ __all__ = ["TransactionWriter"]
 
 _FOR_A_WHILE = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NOT_ENOUGH_REPLICAS,  # the leader has not added the partition in time
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
