@@ -86,6 +86,7 @@ from kafkagroup.types import TopicPartition
 from kafkagroup.wire.error_codes import (
     ADD_OFFSETS_ACTIONS,
     ADD_PARTITIONS_ACTIONS,
+    COORDINATOR_AWAITS_MARKERS,
     END_TXN_ACTIONS,
     FAILED_RECORD_ACTIONS,
     INIT_PRODUCER_ID_ACTIONS,
@@ -111,10 +112,6 @@ _OFFSETS_VERSIONS = (3, 4)
 _END_VERSIONS = (0, 4)
 _EPOCH_ENDING_VERSIONS = (5, 5)
 """Of EndTxn and TxnOffsetCommit, from `transaction.version` 2 on."""
-
-_MARKERS_PENDING = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-"""The codes while the markers of the last transaction are being written. Coordinators of groups
-report the second then, too, as KIP-890's verification could not be done."""
 
 _STALE_MEMBER = MEMBERSHIP_ENDED | {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS}
 
@@ -761,7 +758,7 @@ class _Step:
             attempt.send,
             token=self._token(),
             attempts=attempt.send.attempts + 1,
-            is_soon=code in _MARKERS_PENDING,
+            is_soon=code in COORDINATOR_AWAITS_MARKERS,
             look_up=action is TransactionAction.LOOK_UP,
         )
         if code != ErrorCode.NONE:

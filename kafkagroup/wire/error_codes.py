@@ -15,6 +15,7 @@ __all__ = [
     "ADD_OFFSETS_ACTIONS",
     "ADD_PARTITIONS_ACTIONS",
     "BEING_CREATED",
+    "COORDINATOR_AWAITS_MARKERS",
     "COORDINATOR_MOVED",
     "ENDED_FETCH_SESSION",
     "END_TXN_ACTIONS",
@@ -30,6 +31,7 @@ __all__ = [
     "NOT_A_MEMBER",
     "NO_SUCH_GROUP",
     "PRODUCE_ACTIONS",
+    "PRODUCE_AWAITS_MARKERS",
     "PROTOCOL_UNAVAILABLE",
     "REFUSED_TOPIC",
     "REFUSED_TOPIC_ID",
@@ -318,6 +320,18 @@ _COORDINATOR_ACTIONS: dict[int, TransactionAction] = {
     ErrorCode.INVALID_TXN_STATE: TransactionAction.FATAL,
 }
 """To every request to a transaction coordinator."""
+
+COORDINATOR_AWAITS_MARKERS: Codes = frozenset(
+    (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+)
+"""From a coordinator: the markers of the last transaction may still be on their way, for some
+milliseconds. Kafka 4's coordinators of groups report that as the second one."""
+
+PRODUCE_AWAITS_MARKERS: Codes = frozenset(
+    (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS)
+)
+"""Likewise to a Produce in a transaction: a leader of Kafka 4 reports the second one when it has
+not added the partition to the transaction in time."""
 
 INIT_PRODUCER_ID_ACTIONS: dict[int, TransactionAction] = {
     **_COORDINATOR_ACTIONS,

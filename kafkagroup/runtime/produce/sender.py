@@ -51,7 +51,7 @@ from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec
-from kafkagroup.wire.error_codes import ProduceAction, produce_action
+from kafkagroup.wire.error_codes import PRODUCE_AWAITS_MARKERS, ProduceAction, produce_action
 from kafkagroup.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -64,10 +64,6 @@ __all__ = ["Sender"]
 
 _HEAVY = {Codec.GZIP: 32_768, Codec.ZSTD: 262_144, Codec.LZ4: 1_048_576, Codec.SNAPPY: 1_048_576}
 """The bytes from which on compression is done in a thread: it takes more than a millisecond."""
-
-_MARKERS_PENDING = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS)
-"""The codes while the markers of the last transaction are being written: Kafka 4 reports the second
-when it has not added the partition to the transaction in time."""
 
 _CONNECTION = "produce"
 
@@ -415,7 +411,7 @@ class Sender:
         now: float,
     ) -> None:
         error = refusal(queue.tp, part)
-        is_soon = self._transactions is not None and part.error_code in _MARKERS_PENDING
+        is_soon = self._transactions is not None and part.error_code in PRODUCE_AWAITS_MARKERS
         at = self._retry_at(batch, now, MARKER_PAUSE if is_soon else None)
         match produce_action(part.error_code):
             case ProduceAction.REFRESH:
@@ -547,9 +543,10 @@ class Sender:
         if now < manager.own_deadline:
             self.expire_transaction_at(manager.own_deadline, why)
             return
-        error = why()
         if manager.must_abort and manager.error is not None:
-            error = TransactionAbortedError(manager.error)
+            error: KafkaGroupError = TransactionAbortedError(manager.error)
+        else:
+            error = why()
         for queue in self._accumulator.queues():
             for batch in queue.in_flight:
                 if not batch.has_ended:
