@@ -170,7 +170,6 @@ class ConsumingTransaction(
         try:
             await super().__aenter__()
         except BaseException:
-            acknowledgement.is_held = False
             self._rewind()
             raise
         self._scope.deadline = self._producer._transaction_deadline
@@ -204,7 +203,6 @@ class ConsumingTransaction(
         cause = cause or failure
         try:
             await super().__aexit__(None if cause is None else type(cause), cause, None)
-            is_committed = cause is None
         except TransactionOutcomeUnknownError:
             self._is_outcome_unknown = True
             self._consumer._unsettled = self
@@ -213,7 +211,7 @@ class ConsumingTransaction(
         except BaseException:
             self._rewind()
             raise
-        if is_committed:
+        if cause is None:
             self._consumer._delivery.acknowledgement.is_held = False
             self._consumer._session.complete_in_flight()
         else:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 __all__ = ["Producer"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @public
@@ -323,8 +325,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
         except BufferFullError:
             deadline = anyio.current_time() + self._options.delivery_timeout
-            future = await self._add_with_room(
-                topic, partition, encoded_key, encoded_value, headers, timestamp
+            future = await self._with_room(
+                self._add, topic, partition, encoded_key, encoded_value, headers, timestamp
             )
             with anyio.move_on_at(deadline):
                 return await future
@@ -387,7 +389,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             encoded = await self._values.encoded(value)
             self._check_still_accepts(transaction)
             futures.append(
-                await self._add_with_room(topic, partition, None, encoded, headers, None)
+                await self._with_room(self._add, topic, partition, None, encoded, headers, None)
             )
         return await _all(futures)
 
@@ -408,15 +410,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     ) -> None:
         """As `_accept_encoded`, but wait for room. Raises: BufferFullError if there is none within
         `delivery_timeout_ms`."""
-        deadline = anyio.current_time() + self._options.delivery_timeout
-        while True:
-            try:
-                self._accept_encoded(topic, partition, encoded)
-                return
-            except BufferFullError:
-                if anyio.current_time() >= deadline:
-                    raise
-            await self._room.wait(deadline)
+        await self._with_room(self._accept_encoded, topic, partition, encoded)
 
     async def _count_partitions(self, topic: str, known: int, timeout: float) -> int:
         """Return the number of a topic's partitions, looked up anew if it is not more than `known`.
@@ -437,14 +431,14 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         raise self._sender.cause(topic) or broker_error(code, f"there is no topic {topic}")
 
-    async def _add_with_room(self, *record: Any) -> RecordFuture:
-        """As `_add`, but wait for room. Raises: BufferFullError if there is none within
-        `delivery_timeout_ms`; as `_check_still_accepts`."""
+    async def _with_room(self, accept: Callable[..., T], *record: Any) -> T:
+        """Return `accept(*record)`, once there is room. Raises: BufferFullError if there is none
+        within `delivery_timeout_ms`; as `accept` and `_check_still_accepts`."""
         transaction = self._open_transaction
         deadline = anyio.current_time() + self._options.delivery_timeout
         while True:
             try:
-                return self._add(*record)
+                return accept(*record)
             except BufferFullError:
                 if anyio.current_time() >= deadline:
                     raise
