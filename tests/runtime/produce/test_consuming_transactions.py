@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -50,6 +51,22 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 def numbers(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % n for n in range(start, start + count)]
+
+
+async def forward(
+    kafka: EmbeddedKafka, transactions: AsyncIterable[Any], until: int
+) -> list[list[bytes | None]]:
+    """Write the records of "in" to "t" until the group has committed so many; return the values of
+    each transaction."""
+    values = []
+    async for tx in transactions:
+        async with tx as records:
+            values.append([record.value for record in records])
+            for record in records:
+                tx.send_nowait("t", record.value)
+        if kafka.committed("g", "in") == {0: until}:
+            break
+    return values
 
 
 async def test_the_five_lines(protocol: str) -> None:
@@ -294,16 +311,8 @@ async def test_what_the_coordinator_has_aborted_comes_again(
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(heal)
-            attempts = 0
-            async for tx in producer.transactions(reader):
-                async with tx as records:
-                    attempts += 1
-                    assert [record.value for record in records] == numbers(10)
-                    for record in records:
-                        tx.send_nowait("t", record.value)
-                if kafka.committed("g", "in") == {0: 10}:
-                    break
-        assert attempts == 2
+            attempts = await forward(kafka, producer.transactions(reader), until=10)
+        assert attempts == [numbers(10)] * 2
         assert "the coordinator has aborted the transaction" in caplog.text
         assert await visible(kafka) == numbers(10)
 
@@ -327,12 +336,7 @@ async def test_a_partition_that_is_lost_and_comes_back_while_records_are_collect
                 kafka.produce("in", numbers(5, start=5))
 
             tasks.start_soon(lose)
-            async for tx in producer.transactions(reader, max_interval=15):
-                async with tx as records:
-                    for record in records:
-                        tx.send_nowait("t", record.value)
-                if kafka.committed("g", "in") == {0: 10}:
-                    break
+            await forward(kafka, producer.transactions(reader, max_interval=15), until=10)
         assert await visible(kafka) == numbers(10)
 
 
@@ -345,12 +349,7 @@ async def test_a_transaction_that_was_not_entered_comes_again(protocol: str) -> 
         kafka.produce("in", numbers(5))
         async for _ in producer.transactions(reader, max_records=3):
             break
-        async for tx in producer.transactions(reader, max_records=3):
-            async with tx as records:
-                for record in records:
-                    tx.send_nowait("t", record.value)
-            if kafka.committed("g", "in") == {0: 5}:
-                break
+        await forward(kafka, producer.transactions(reader, max_records=3), until=5)
         assert await visible(kafka) == numbers(5)
 
 
@@ -373,12 +372,7 @@ async def test_after_an_unknown_outcome_the_records_come_again_unless_it_was_com
         lost.stop()
         async with Producer(**TRANSACTIONAL | options) as producer:
             kafka.produce("in", numbers(5, start=5))
-            async for tx in producer.transactions(reader):
-                async with tx as records:
-                    for record in records:
-                        tx.send_nowait("t", record.value)
-                if kafka.committed("g", "in") == {0: 10}:
-                    break
+            await forward(kafka, producer.transactions(reader), until=10)
         assert await visible(kafka) == numbers(10)
 
 
