@@ -74,7 +74,7 @@ _OWN_PART = 0.8
 _WAIT_PART = 0.9
 """The part of it after which the abort waits for no record any more."""
 
-MARKER_PAUSE = 0.005
+MARKER_PAUSE = 0.001
 """Seconds before the first retry while the markers of the last transaction are being written: that
 takes a few milliseconds."""
 
