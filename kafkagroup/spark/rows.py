@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Rows"]
 
-_MAX_BYTES = 64 << 20
+_MAX_BYTES = 2 << 20
 """The maximum of uncompressed bytes in one Arrow batch, unless one record batch is larger. It
-bounds the memory that a task needs in the JVM."""
+bounds the memory that a task needs in the JVM; and what was just converted is still in the
+processor's cache when Spark's worker sends it."""
 
 _MAX_MILLISECONDS = (2**63 - 1) // 1000
 """The latest timestamp, before or after the epoch, that Spark's microseconds can hold."""
@@ -86,7 +87,7 @@ class Rows:
                 records = batch.records(position)
                 if not builder.append_batch(records, end, _MAX_BYTES):
                     yield self._to_arrow(builder)
-                    builder = ColumnBuilder()
+                    builder = ColumnBuilder(_MAX_BYTES)
                     builder.append_batch(records, end)
         except DecodeError:
             if builder.count:
