@@ -25,7 +25,7 @@ SERVICES = ("pypi", "osv")
 """Asked in turn, the second one for what the first did not know."""
 
 TIMEOUT = 30.0
-"""Seconds for all answers of one service. A check must not hang where there is no network."""
+"""Seconds for all responses of one service. A check must not hang where there is no network."""
 
 Ask = Callable[[str, Mapping[str, str]], dict[str, Any]]
 """Service, packages with their versions -> pip-audit's report. Raises: Unanswered."""

@@ -21,9 +21,9 @@ FAST = {"heartbeat_interval_ms": 50, "session_timeout_ms": 6_000}
 
 async def append(broker: Broker, tp: TopicPartition, records: list[NewRecord]) -> None:
     while True:
-        answer = await broker.produce_messages({tp: encode_batch(records)})
-        assert answer is not None
-        code = answer.responses[0].partition_responses[0].error_code
+        response = await broker.produce_messages({tp: encode_batch(records)})
+        assert response is not None
+        code = response.responses[0].partition_responses[0].error_code
         if code == 0:
             return
         assert code in (3, 5, 6), f"produce to {tp}: error {code}"
@@ -59,8 +59,8 @@ def set_heartbeat_interval(bootstrap: str, group: str, milliseconds: int) -> Non
 
 
 def wait_for_end(bootstrap: str, tp: TopicPartition, offset: int) -> None:
-    """Wait until the log ends at this offset. The answer to a producer that ends a transaction does
-    not wait for the marker in the log, so records of others may come before it."""
+    """Wait until the log ends at this offset. A producer that ends a transaction has its response
+    before the marker in the log, so records of others may come before it."""
     from confluent_kafka import Consumer as OtherConsumer
     from confluent_kafka import TopicPartition as Place
 

@@ -26,7 +26,7 @@ def docker_daemon(folder: Path) -> Iterator[str]:
     if shutil.which("docker") is None:
         raise DockerUnavailable("docker is not installed")
     given = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    if _answers(given):
+    if _responses(given):
         yield given
         return
     daemon = shutil.which("dockerd")
@@ -42,7 +42,7 @@ def docker_daemon(folder: Path) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + _START_TIMEOUT
-        while not _answers(host):
+        while not _responses(host):
             if process.poll() is not None or time.monotonic() > deadline:
                 lines = log.read_text("utf-8").splitlines()
                 raise DockerUnavailable(f"dockerd does not start: {' '.join(lines[-1:])}")
@@ -53,7 +53,7 @@ def docker_daemon(folder: Path) -> Iterator[str]:
         process.wait()
 
 
-def _answers(host: str) -> bool:
+def _responses(host: str) -> bool:
     command = ["docker", "--host", host, "version", "--format", "{{.Server.Version}}"]
     try:
         return subprocess.run(command, capture_output=True, timeout=10).returncode == 0

@@ -42,7 +42,7 @@ LEFT = (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError)
 TOPIC_ID = UUID(int=7)
 """Id of the topic that a `Leader` leads."""
 
-Answerer = Callable[[Any], Any]
+Responder = Callable[[Any], Any]
 """Request -> response. None: no response. bytes: the body of the response, unchanged."""
 
 
@@ -70,10 +70,10 @@ class Peer:
         size = int.from_bytes(await self._reader.receive_exactly(4), "big")
         return read_request(await self._reader.receive_exactly(size))
 
-    async def answer(self, incoming: Incoming, message: object) -> None:
+    async def respond(self, incoming: Incoming, message: object) -> None:
         await self.stream.send(write_response(incoming, message))
 
-    async def answer_bytes(self, incoming: Incoming, body: bytes) -> None:
+    async def response_bytes(self, incoming: Incoming, body: bytes) -> None:
         """Send a frame with a valid header and this body."""
         flexible = incoming.version in type(incoming.request).response.flexible
         tags = b"\0" if flexible and incoming.request.api_key != 18 else b""
@@ -82,25 +82,25 @@ class Peer:
 
     async def handshake(self, *args: Any, **fields: Any) -> None:
         """Answer ApiVersions, the first request on every connection."""
-        await self.answer(await self.read(), api_versions(*args, **fields))
+        await self.respond(await self.read(), api_versions(*args, **fields))
 
-    async def serve(self, answers: Mapping[type[Request[Any]], Answerer]) -> None:
+    async def serve(self, responses: Mapping[type[Request[Any]], Responder]) -> None:
         """Answer requests until the client disconnects."""
-        answers = {
+        responses = {
             metadata.ApiVersionsRequest: lambda _: api_versions(),
             # Which cluster is this? One without an id.
             metadata.MetadataRequest: lambda _: metadata.MetadataResponse(brokers=(), topics=()),
-            **answers,
+            **responses,
         }
         while True:
             incoming = await self.read()
-            message = answers[type(incoming.request)](incoming.request)
+            message = responses[type(incoming.request)](incoming.request)
             if inspect.isawaitable(message):
                 message = await message
             if isinstance(message, bytes):
-                await self.answer_bytes(incoming, message)
+                await self.response_bytes(incoming, message)
             elif message is not None:
-                await self.answer(incoming, message)
+                await self.respond(incoming, message)
 
 
 _MANY = 5_000

@@ -44,7 +44,7 @@ STORIES: Mapping[str, tuple[str, ...]] = {
         f"{_KEEPER}test_a_member_whose_session_expired_loses_its_partitions_and_rejoins[asyncio-kafka]",
     ),
     "Apache Kafka 4.3.1, its group coordinator in virtual time": (
-        "tests/verification/lockstep/test_agreement.py::test_the_answers_to_random_requests_are_equal[0]",
+        "tests/verification/lockstep/test_agreement.py::test_the_responses_to_random_requests_are_equal[0]",
         "tests/verification/sim/test_apache.py::test_no_run_violates_an_invariant[classic]",
         "tests/verification/sim/test_apache.py::test_no_run_violates_an_invariant[consumer]",
     ),

@@ -86,14 +86,14 @@ def test_a_pickle_can_be_loaded_in_another_process(pure: str) -> None:
         "values = pickle.load(sys.stdin.buffer)\n"
         "sys.stdout.buffer.write(pickle.dumps(values))"
     )
-    answer = subprocess.run(
+    response = subprocess.run(
         [sys.executable, "-c", program],
         input=pickle.dumps(values),
         env={**os.environ, "KAFKAGROUP_PURE": pure},
         capture_output=True,
         check=True,
     )
-    assert pickle.loads(answer.stdout) == values
+    assert pickle.loads(response.stdout) == values
 
 
 def test_the_class_that_a_traceback_names_can_be_imported() -> None:

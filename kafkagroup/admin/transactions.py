@@ -227,7 +227,7 @@ async def _by_producer_id(
     calls: RetriedCalls, producer_ids: Sequence[int]
 ) -> dict[int, TransactionDescription]:
     """Return the transactional ids that have these producer ids. Raises: the first error, as
-    without an answer of each coordinator an id may have a transaction that is not known."""
+    without a response of each coordinator an id may have a transaction that is not known."""
     listed = await list_transactions(calls, producer_ids=producer_ids)
     for error in listed.errors.values():
         raise error

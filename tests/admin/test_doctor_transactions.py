@@ -81,7 +81,7 @@ async def begin(transactional_id: str = "tx", partition: int = 0) -> int:
             transactional=True,
         )
         data = PartitionProduceData(index=partition, records=batch)
-        answer = await broker.request(
+        response = await broker.request(
             ProduceRequest(
                 transactional_id=transactional_id,
                 acks=-1,
@@ -90,7 +90,7 @@ async def begin(transactional_id: str = "tx", partition: int = 0) -> int:
             ),
             highest=12,
         )
-    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
     return int(given.producer_id)
 
 

@@ -78,8 +78,8 @@ def assign(cases: Iterable[Case], *, timeout: float = 600.0) -> list[Assignment 
     """Return Java's assignment of each case, within `timeout` seconds; None if its assignor fails.
     Raises: LocalKafkaUnavailable; LocalKafkaError with Java's output when it fails."""
     # Starts in half the time; so short a run gains nothing from the second compiler.
-    answers = _run(["-XX:TieredStopAtLevel=1"], "assign", cases, (), timeout)
-    return [None if answer is None else _assignment(answer) for answer in answers]
+    responses = _run(["-XX:TieredStopAtLevel=1"], "assign", cases, (), timeout)
+    return [None if response is None else _assignment(response) for response in responses]
 
 
 def time_assignor(
@@ -144,10 +144,10 @@ def _as_json(case: Case) -> dict[str, object]:
     }
 
 
-def _assignment(answer: Mapping[str, Mapping[str, Sequence[int]]]) -> Assignment:
+def _assignment(response: Mapping[str, Mapping[str, Sequence[int]]]) -> Assignment:
     return {
         member: tuple(sorted(TopicPartition(t, p) for t, numbers in held.items() for p in numbers))
-        for member, held in answer.items()
+        for member, held in response.items()
     }
 
 

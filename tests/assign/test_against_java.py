@@ -47,10 +47,10 @@ def batch() -> Batch:
         for name in names
     ]
     try:
-        answers = iter(assign(cases))
+        responses = iter(assign(cases))
     except LocalKafkaUnavailable as error:
         pytest.skip(f"the assignors are NOT COMPARED with Java's: {error}")
-    return [(group, {name: next(answers) for name in names}) for group in groups]
+    return [(group, {name: next(responses) for name in names}) for group in groups]
 
 
 def without_the_gone(spec: GroupSpec) -> GroupSpec:

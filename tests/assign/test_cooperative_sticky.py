@@ -26,8 +26,8 @@ def member(topics: str, owned: str = "", generation: int = -1) -> MemberSpec:
 
 def assigned(partitions: dict[str, int], **members: MemberSpec) -> dict[str, str]:
     """Return the assignment as text: member -> "a0 a1"."""
-    answer = cooperative_sticky_assignor(GroupSpec(members=members, partitions=partitions))
-    return {m: " ".join(f"{t}{p}" for t, p in held) for m, held in answer.items()}
+    response = cooperative_sticky_assignor(GroupSpec(members=members, partitions=partitions))
+    return {m: " ".join(f"{t}{p}" for t, p in held) for m, held in response.items()}
 
 
 def next_round(spec: GroupSpec, assignment: Assignment, generation: int) -> GroupSpec:

@@ -66,7 +66,7 @@ def test_omitted_members_get_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("response", "words"),
     [
         ({"m1": {"a": [0, 1, 2], "b": [0]}}, "incomplete"),
         ({"m1": {"a": [0, 1, 2], "b": [0, 1]}, "m2": {"a": [0]}}, "doubled"),
@@ -74,13 +74,13 @@ def test_omitted_members_get_nothing() -> None:
         ({"m3": {"a": [0, 1, 2], "b": [0, 1]}}, "stranger"),
     ],
 )
-def test_a_wrong_result_is_an_error_with_the_reason(answer: Any, words: str) -> None:
+def test_a_wrong_result_is_an_error_with_the_reason(response: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^assignor 'mine': {words}: "):
-        allocating("mine", lambda members, partitions: answer)(SPEC)
+        allocating("mine", lambda members, partitions: response)(SPEC)
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("response", "words"),
     [
         (None, "the function's result is None; expected member id -> topic -> numbers"),
         ({"m1": ["a"]}, "what 'm1' gets is ['a']; expected topic -> numbers"),
@@ -94,14 +94,14 @@ def test_a_wrong_result_is_an_error_with_the_reason(answer: Any, words: str) -> 
         ({None: {"a": [0]}}, "a member id is None; expected a str"),
     ],
 )
-def test_a_result_of_another_type_is_an_error_with_the_reason(answer: Any, words: str) -> None:
+def test_a_result_of_another_type_is_an_error_with_the_reason(response: Any, words: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        allocating("mine", lambda members, partitions: answer)(SPEC)
+        allocating("mine", lambda members, partitions: response)(SPEC)
     assert str(raised.value) == f"assignor 'mine': {words}"
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("response", "words"),
     [
         (None, "what 'm1' gets of 'a' is None; expected TopicPartitions"),
         ([0], "a partition of 'm1' is 0; expected a TopicPartition"),
@@ -111,9 +111,9 @@ def test_a_result_of_another_type_is_an_error_with_the_reason(answer: Any, words
         ([TopicPartition(b"a", 0)], "a topic of 'm1' is b'a'; expected a str"),
     ],
 )
-def test_a_decision_of_another_type_is_an_error_with_the_reason(answer: Any, words: str) -> None:
+def test_a_decision_of_another_type_is_an_error_with_the_reason(response: Any, words: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        deciding("mine", lambda members, partitions, member: answer)(SPEC)
+        deciding("mine", lambda members, partitions, member: response)(SPEC)
     assert str(raised.value) == f"assignor 'mine': {words}"
 
 

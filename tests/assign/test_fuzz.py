@@ -48,7 +48,7 @@ def test_no_assignment_depends_on_the_hash_seed() -> None:
         "        print([(m, *held) for m, held in assignor(group_of(5, case)).items()])\n"
     )
     tests = Path(__file__).parent.parent
-    answers = {
+    responses = {
         subprocess.run(
             [sys.executable, "-c", script, str(tests), str(tests.parent)],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -58,8 +58,8 @@ def test_no_assignment_depends_on_the_hash_seed() -> None:
         ).stdout
         for seed in ("0", "1", "2")
     }
-    assert len(answers) == 1
-    assert answers.pop().count(b"\n") == 150 * 6
+    assert len(responses) == 1
+    assert responses.pop().count(b"\n") == 150 * 6
 
 
 def called(name: str, assignor: Assignor) -> Assignor:

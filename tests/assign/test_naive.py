@@ -66,13 +66,13 @@ def test_the_name_of_the_assignor() -> None:
 
 def cycled(group: GroupSpec) -> Assignment:
     """Assign by definition: each partition to the next member that subscribes."""
-    answer: dict[str, list[TopicPartition]] = {member: [] for member in group.members}
+    response: dict[str, list[TopicPartition]] = {member: [] for member in group.members}
     members = cycle(group.order())
     for text in sorted(f"{t}:{p}" for t in group.topics() for p in range(group.partitions[t])):
         topic, number = text.split(":")
         member = next(m for m in members if topic in group.members[m].topics)
-        answer[member].append(TopicPartition(topic, int(number)))
-    return {member: tuple(sorted(partitions)) for member, partitions in answer.items()}
+        response[member].append(TopicPartition(topic, int(number)))
+    return {member: tuple(sorted(partitions)) for member, partitions in response.items()}
 
 
 @settings(max_examples=150)

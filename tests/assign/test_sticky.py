@@ -458,7 +458,7 @@ for _ in range(20):
 
 def test_the_hash_seed_does_not_matter() -> None:
     """Strings hash differently in every process, which changes the order of sets."""
-    answers = {
+    responses = {
         subprocess.run(
             [sys.executable, "-c", HASH_SEED_PROGRAM],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -468,8 +468,8 @@ def test_the_hash_seed_does_not_matter() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(answers) == 1
-    assert answers.pop().count(b"member-8") == 40
+    assert len(responses) == 1
+    assert responses.pop().count(b"member-8") == 40
 
 
 # ---------------------------------------------------------------- on the wire

@@ -79,11 +79,11 @@ async def _delete(bootstrap: str, name: str) -> None:
 async def produce(broker: Broker, batches: Mapping[TopicPartition, bytes]) -> None:
     """Append one encoded batch to each partition. Raises: SystemExit for permanent errors."""
     while batches:
-        answer = await broker.produce_messages(batches)
-        assert answer is not None
+        response = await broker.produce_messages(batches)
+        assert response is not None
         codes = {
             TopicPartition(of.name, one.index): one.error_code
-            for of in answer.responses
+            for of in response.responses
             for one in of.partition_responses
         }
         if wrong := {tp: code for tp, code in codes.items() if code and code not in _SETTLING}:

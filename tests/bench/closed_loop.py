@@ -128,10 +128,10 @@ async def ends(node: Broker, topic: str) -> dict[TopicPartition, int]:
             ),
         ),
     )
-    answer = await node.request(wanted)
+    response = await node.request(wanted)
     return {
         TopicPartition(t.name, p.partition_index): p.offset
-        for t in answer.topics
+        for t in response.topics
         for p in t.partitions
     }
 
@@ -140,9 +140,9 @@ async def committed(
     node: Broker, group: str, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Return the number of records that the group has committed."""
-    answer = await node.fetch_consumer_group_offsets(group, list(before))
+    response = await node.fetch_consumer_group_offsets(group, list(before))
     done = dict.fromkeys(before, 0)
-    for of in answer.groups:
+    for of in response.groups:
         for topic in of.topics:
             for p in topic.partitions:
                 tp = TopicPartition(topic.name, p.partition_index)

@@ -49,7 +49,7 @@ CLIENTS: Mapping[str, Mapping[str, str]] = {
 """How records are asked for -> client -> its reader. Ours is set against its own kind."""
 
 BARE = "a bare socket"
-"""Reads the same answers and makes nothing of them: what the broker can give."""
+"""Reads the same responses and makes nothing of them: what the broker can give."""
 
 TARGETS = (
     ("one by one", "kafkagroup async for", "aiokafka async for", 8.0),

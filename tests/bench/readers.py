@@ -214,8 +214,8 @@ def _bare(bootstrap: str, topic: str, records: int) -> dict[str, float]:
             head = struct.pack(">hhih", 1, 12, 0, -1) + b"\0"
             body = head + encode(request, 12)
             peer.sendall(struct.pack(">i", len(body)) + body)
-            answer = _receive(peer, int.from_bytes(_receive(peer, 4), "big"))
-            for part in decode(FetchResponse, 12, answer, 5).responses[0].partitions:
+            response = _receive(peer, int.from_bytes(_receive(peer, 4), "big"))
+            for part in decode(FetchResponse, 12, response, 5).responses[0].partitions:
                 data = part.records or b""
                 for batch in read_batches(data, topic=topic, partition=0, check_crcs=False):
                     seen += batch.count
@@ -229,8 +229,8 @@ async def _partitions(bootstrap: str, topic: str) -> int:
 
     host, _, port = bootstrap.split(",")[0].rpartition(":")
     async with Broker.open(host, int(port)) as broker:
-        answer = await broker.request(MetadataRequest(topics=(MetadataRequestTopic(name=topic),)))
-    return len(answer.topics[0].partitions)
+        response = await broker.request(MetadataRequest(topics=(MetadataRequestTopic(name=topic),)))
+    return len(response.topics[0].partitions)
 
 
 def _receive(peer: socket.socket, size: int) -> bytearray:

@@ -37,8 +37,8 @@ def run(
         timeout=lasts + _TIMEOUT,
         check=True,
     )
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    response: dict[str, Any] = json.loads(done.stdout)
+    return response
 
 
 if __name__ == "__main__":

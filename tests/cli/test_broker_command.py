@@ -19,8 +19,8 @@ async def topics_at(address: str) -> tuple[int, dict[str, int]]:
     """Return the number of nodes, and the partitions of each topic."""
     host, _, port = address.partition(":")
     async with Broker.open(host, int(port)) as broker:
-        answer = await broker.request_metadata()
-    return len(answer.brokers), {topic.name: len(topic.partitions) for topic in answer.topics}
+        response = await broker.request_metadata()
+    return len(response.brokers), {topic.name: len(topic.partitions) for topic in response.topics}
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])

@@ -381,11 +381,11 @@ def test_a_small_terminal_shows_the_largest_lags_and_sums_the_rest() -> None:
 
 def test_a_reset_asks_for_confirmation(kafka: EmbeddedKafka) -> None:
     arguments = ("idle", "--to-earliest", "--bootstrap-servers", kafka.bootstrap_servers)
-    for answer, message, code in (("n\n", "Nothing is changed.", 1), ("y\n", "Committed.", 0)):
+    for response, message, code in (("n\n", "Nothing is changed.", 1), ("y\n", "Committed.", 0)):
         with terminal("reset-offsets", *arguments) as one:
             shown = one.see("Commit this for group 'idle'? [y/N]:")
             assert re.search(r"orders/1 +2 +0 +-2 ", shown)
-            one.type(answer)
+            one.type(response)
             one.see(message)
             assert one.process.wait() == code
 
@@ -476,7 +476,7 @@ def test_a_closed_pipe_ends_a_command_with_success(
 
 
 def test_members_in_the_way_are_reported_before_the_prompt(kafka: EmbeddedKafka) -> None:
-    """The commands once asked, and failed after the answer."""
+    """The commands once asked, and failed after the response."""
     commit(kafka, 1)
 
     async def with_a_member() -> dict[str, Result]:

@@ -193,7 +193,7 @@ def test_a_signal_ends_the_command(kafka: EmbeddedKafka, ending: signal.Signals)
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("response", "message"),
     [
         (Delay(0.5), b"1 record written to t"),
         (Swallow(), b"0 records written to t; the outcome of 1 more is unknown"),
@@ -201,11 +201,11 @@ def test_a_signal_ends_the_command(kafka: EmbeddedKafka, ending: signal.Signals)
     ids=["late", "none"],
 )
 def test_a_signal_during_an_unacknowledged_write_is_reported(
-    kafka: EmbeddedKafka, answer: Delay | Swallow, message: bytes
+    kafka: EmbeddedKafka, response: Delay | Swallow, message: bytes
 ) -> None:
     """`message` has the number of records that were written, and of those whose outcome is
     unknown."""
-    kafka.fail(ProduceRequest, answer)
+    kafka.fail(ProduceRequest, response)
     servers = ("--bootstrap-servers", kafka.bootstrap_servers)
     with running("produce", "t", *servers) as process:
         process.stdin.write(b"a\n")

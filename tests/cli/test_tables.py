@@ -180,12 +180,12 @@ COMMANDS: dict[str, list[object]] = {
     "plan --spec - --assignor cooperative-sticky": [],
     "plan --spec - --assignor range --assignor naive --assignor weighted-sticky": [],
 }
-"""The answers of the cluster to each command."""
+"""The responses of the cluster to each command."""
 
 
 def shown(command: str, monkeypatch: pytest.MonkeyPatch, width: int) -> str:
-    answers = iter(COMMANDS[command])
-    monkeypatch.setattr(Connection, "run", lambda *_: next(answers))
+    responses = iter(COMMANDS[command])
+    monkeypatch.setattr(Connection, "run", lambda *_: next(responses))
     runner = CliRunner(env={"COLUMNS": str(width), "NO_COLOR": "1"})
     done = runner.invoke(app, command.split(), input=json.dumps(SPEC))
     assert (done.exit_code, done.stderr) == (0, ""), done.output

@@ -52,8 +52,8 @@ def broker_at(bootstrap, **options):
     return Broker(1, host.encode(), int(port), None, 30_000, 10_000, **options)
 
 
-def values(answer):
-    (topic,) = answer.responses
+def values(response):
+    (topic,) = response.responses
     return {
         p.partition_index: [r.value for r in decode_records(p.records, "t", p.partition_index)]
         for p in topic.partitions
@@ -64,13 +64,13 @@ async def until_joined(broker, connection_id, group, member_id=b"", **options):
     """Join as current brokers require: with the id from the first attempt."""
     await found_coordinator(broker, group)
     with anyio.fail_after(20):
-        answer = await broker.join_group(connection_id, group, member_id, **options)
-        while answer.error_code in (14, 15, 16, 79):
-            member_id = answer.member_id or member_id
+        response = await broker.join_group(connection_id, group, member_id, **options)
+        while response.error_code in (14, 15, 16, 79):
+            member_id = response.member_id or member_id
             await anyio.sleep(0.02)
-            answer = await broker.join_group(connection_id, group, member_id, **options)
-    assert answer.error_code == 0
-    return answer
+            response = await broker.join_group(connection_id, group, member_id, **options)
+    assert response.error_code == 0
+    return response
 
 
 async def found_coordinator(broker, group):
@@ -231,8 +231,8 @@ async def test_buffer_size_and_source_address_are_used(monkeypatch):
         monkeypatch.setattr(socket.socket, "recv_into", noted)
         options = {"buffer_size": 512, "source_host": free[0], "source_port": free[1]}
         async with broker_at(near.bootstrap_servers, **options) as broker:
-            answer = await broker.request_metadata(topics)
-    assert [t.name for t in answer.topics] == topics
+            response = await broker.request_metadata(topics)
+    assert [t.name for t in response.topics] == topics
     ours = [read[1:] for read in reads if read[0] == (host, int(port))]
     assert {address for address, _, _ in ours} == {free}
     assert max(asked for _, asked, _ in ours) == 512
@@ -285,8 +285,8 @@ async def test_produce_and_fetch(bootstrap, name, fill):
     request.add_message(Message(b"new", b"k"), name.encode(), 0)
     request.add_message(Message("text"), name, 1)
     async with broker_at(bootstrap) as broker:
-        answer = await broker.produce_messages(request)
-        assert {p.error_code for t in answer.responses for p in t.partition_responses} == {0}
+        response = await broker.produce_messages(request)
+        assert {p.error_code for t in response.responses for p in t.partition_responses} == {0}
         silent = ProduceRequest(required_acks=0)
         silent.add_message(Message(b"silent"), name, 1)
         assert await broker.produce_messages(silent) is None
@@ -325,8 +325,8 @@ async def test_metadata_and_offset_limits(bootstrap, name, fill):
         offsets = {}
         for before in (OffsetType.EARLIEST, OffsetType.LATEST, 1_001):
             request = PartitionOffsetRequest(name.encode(), 0, before, 1)
-            answer = await broker.request_offset_limits([request])
-            offsets[before] = answer.topics[0].partitions[0].offset
+            response = await broker.request_offset_limits([request])
+            offsets[before] = response.topics[0].partitions[0].offset
         assert offsets == {-2: 0, -1: 3, 1_001: 1}
 
 

@@ -411,8 +411,8 @@ class OneCoordinator:
     """The only broker of a cluster without classic groups; its coordinator gives this response to
     all other requests."""
 
-    def __init__(self, **answers):
-        self.answers = answers
+    def __init__(self, **responses):
+        self.responses = responses
 
     node_id, host, port = 1, "kafka-1", 9092
 
@@ -421,8 +421,8 @@ class OneCoordinator:
         yield self
 
     async def request(self, request):
-        if (answer := self.answers.get(type(request).__name__)) is not None:
-            return answer
+        if (response := self.responses.get(type(request).__name__)) is not None:
+            return response
         if isinstance(request, ShareGroupDescribeRequest):
             raise UnsupportedVersionError("no share groups")
         return refuse(request, ErrorCode.GROUP_ID_NOT_FOUND, 0)
@@ -470,8 +470,10 @@ async def test_a_share_group():
         )
         for name in ("b", "a")
     )
-    answer = ShareGroupDescribeResponse(throttle_time_ms=0, groups=(share_group(members=members),))
-    found = await describe(OneCoordinator(ShareGroupDescribeRequest=answer), "g")
+    response = ShareGroupDescribeResponse(
+        throttle_time_ms=0, groups=(share_group(members=members),)
+    )
+    found = await describe(OneCoordinator(ShareGroupDescribeRequest=response), "g")
     assert found == GroupDescription(
         group_id="g",
         type=GroupType.SHARE,

@@ -84,29 +84,29 @@ async def attempt(canceller: Canceller, one: Broker) -> None:
 
 
 async def request_metadata(canceller: Canceller, one: Broker) -> None:
-    answer = await canceller.cancel_in(one.request_metadata(["t"]))
-    assert [topic.name for topic in answer.topics] == ["t"]
+    response = await canceller.cancel_in(one.request_metadata(["t"]))
+    assert [topic.name for topic in response.topics] == ["t"]
 
 
 async def request_offset_limits(canceller: Canceller, one: Broker) -> None:
-    answer = await canceller.cancel_in(one.request_offset_limits({ZERO: -1}))
-    assert answer.topics[0].partitions[0].offset == 6
+    response = await canceller.cancel_in(one.request_offset_limits({ZERO: -1}))
+    assert response.topics[0].partitions[0].offset == 6
 
 
 async def fetch_messages(canceller: Canceller, one: Broker) -> None:
-    answer = await canceller.cancel_in(one.fetch_messages({ZERO: 0}))
-    assert answer.responses[0].partitions[0].high_watermark == 6
+    response = await canceller.cancel_in(one.fetch_messages({ZERO: 0}))
+    assert response.responses[0].partitions[0].high_watermark == 6
 
 
 async def fetch_and_wait(canceller: Canceller, one: Broker) -> None:
-    answer = await canceller.cancel_in(one.fetch_messages({ZERO: 6}, max_wait=5))
-    assert answer.responses[0].partitions[0].records == b""
+    response = await canceller.cancel_in(one.fetch_messages({ZERO: 6}, max_wait=5))
+    assert response.responses[0].partitions[0].records == b""
 
 
 async def produce_messages(canceller: Canceller, one: Broker) -> None:
     batch = encode_batch([NewRecord(None, b"new")])
-    answer = await canceller.cancel_in(one.produce_messages({ZERO: batch}))
-    assert answer.responses[0].partition_responses[0].base_offset == 6
+    response = await canceller.cancel_in(one.produce_messages({ZERO: batch}))
+    assert response.responses[0].partition_responses[0].base_offset == 6
 
 
 async def produce_unacknowledged(canceller: Canceller, one: Broker) -> None:
@@ -116,18 +116,20 @@ async def produce_unacknowledged(canceller: Canceller, one: Broker) -> None:
 
 async def commit_consumer_group_offsets(canceller: Canceller, one: Broker) -> None:
     offsets = {ZERO: OffsetAndMetadata(3)}
-    answer = await canceller.cancel_in(one.commit_consumer_group_offsets("other", -1, "", offsets))
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = await canceller.cancel_in(
+        one.commit_consumer_group_offsets("other", -1, "", offsets)
+    )
+    assert response.topics[0].partitions[0].error_code == 0
 
 
 async def fetch_consumer_group_offsets(canceller: Canceller, one: Broker) -> None:
-    answer = await canceller.cancel_in(one.fetch_consumer_group_offsets("other", [ZERO]))
-    assert answer.groups[0].topics[0].partitions[0].committed_offset == -1
+    response = await canceller.cancel_in(one.fetch_consumer_group_offsets("other", [ZERO]))
+    assert response.groups[0].topics[0].partitions[0].committed_offset == -1
 
 
 async def join_group(canceller: Canceller, one: Broker) -> None:
-    answer = await canceller.cancel_in(one.join_group("other", "", **PROTOCOL))
-    assert answer.error_code == 79
+    response = await canceller.cancel_in(one.join_group("other", "", **PROTOCOL))
+    assert response.error_code == 79
 
 
 async def sync_group(canceller: Canceller, one: Broker) -> None:
@@ -139,8 +141,8 @@ async def heartbeat(canceller: Canceller, one: Broker) -> None:
 
 
 async def leave_group(canceller: Canceller, one: Broker) -> None:
-    answer = await canceller.cancel_in(one.leave_group("other", "m"))
-    assert answer.members[0].error_code == 25
+    response = await canceller.cancel_in(one.leave_group("other", "m"))
+    assert response.members[0].error_code == 25
 
 
 async def opened(canceller: Canceller, _: Broker) -> None:

@@ -147,9 +147,9 @@ async def test_the_leader_rejoins_when_racks_change(network: Network) -> None:
 
     class Racked(Leader):
         def metadata(self, _: object) -> object:
-            answer: Any = super().metadata(_)
-            brokers = [attrs.evolve(b, rack=racks[0]) for b in answer.brokers]
-            return attrs.evolve(answer, brokers=tuple(brokers))
+            response: Any = super().metadata(_)
+            brokers = [attrs.evolve(b, rack=racks[0]) for b in response.brokers]
+            return attrs.evolve(response, brokers=tuple(brokers))
 
     leader = Racked(lambda _: b"")
     leader.assignment = encode_assignment([])  # this broker keeps no offsets

@@ -345,10 +345,10 @@ class Group:
             async with Broker.open(at.host, at.port) as coordinator:
                 with anyio.fail_after(TIMEOUT):
                     while True:
-                        answer = await coordinator.request(
+                        response = await coordinator.request(
                             DescribeGroupsRequest(groups=(self.name,))
                         )
-                        (group,) = answer.groups
+                        (group,) = response.groups
                         if group.group_state == "Stable":
                             return group
                         await anyio.sleep(0.02)

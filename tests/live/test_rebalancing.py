@@ -176,14 +176,14 @@ async def test_partitions_start_at_the_offsets_that_the_callback_returns(
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("response", "error"),
     [({("other", 0): 1}, NotAssignedError), ({0: -1}, ConfigurationError)],
 )
 async def test_a_wrong_return_value_of_the_callback_is_an_error(
-    bootstrap, name, fill, answer, error
+    bootstrap, name, fill, response, error
 ):
     await fill(1, 10)
-    offsets = {(name, 0) if at == 0 else at: offset for at, offset in answer.items()}
+    offsets = {(name, 0) if at == 0 else at: offset for at, offset in response.items()}
     consumer = Consumer(
         name,
         bootstrap_servers=bootstrap,

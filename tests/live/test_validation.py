@@ -115,8 +115,8 @@ async def test_a_recreated_topic_is_read_from_its_start(bootstrap, name, fill, c
         assert len(await take(consumer, 10)) == 10
         async with Broker.open(host, int(port)) as broker:
             gone = DeleteTopicsRequest(topics=(DeleteTopicState(name=name),), timeout_ms=10_000)
-            answer = await broker.request(gone)
-            assert [r.error_code for r in answer.responses] == [0]
+            response = await broker.request(gone)
+            assert [r.error_code for r in response.responses] == [0]
             await fill(1)
             await append(broker, tp, numbered(7, count))
         assert await take(consumer, 2) == [b"7/0", b"7/1"]

@@ -493,8 +493,8 @@ def test_a_coordinator_that_was_found_during_the_sync_is_kept() -> None:
 def test_responses_without_a_protocol_name_are_accepted() -> None:
     """JoinGroup before v7 and SyncGroup before v5 have no protocol type."""
     assert step(REJOINING, reply(3, joined(protocol_type=None))) == (FOLLOWING, (sync(4),))
-    answer = synced(protocol_type=None, protocol_name=None)
-    assert step(SYNCING, reply(5, answer, now=12.0))[0] == evolve(STABLE, session_ends_at=22.0)
+    response = synced(protocol_type=None, protocol_name=None)
+    assert step(SYNCING, reply(5, response, now=12.0))[0] == evolve(STABLE, session_ends_at=22.0)
 
 
 def test_a_group_of_another_type_is_refused() -> None:
@@ -508,17 +508,19 @@ def test_a_group_of_another_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "what"),
+    ("response", "what"),
     [
         (synced(protocol_type="connect"), "'connect'/'range'"),
         (synced(protocol_name="sticky"), "'consumer'/'sticky'"),
     ],
 )
-def test_an_assignment_of_another_protocol_is_refused(answer: SyncGroupResponse, what: str) -> None:
+def test_an_assignment_of_another_protocol_is_refused(
+    response: SyncGroupResponse, what: str
+) -> None:
     error = BrokerError(
         E.INCONSISTENT_GROUP_PROTOCOL, f"synced as {what}, joined as 'consumer'/'range'"
     )
-    assert step(SYNCING, reply(5, answer)) == (
+    assert step(SYNCING, reply(5, response)) == (
         failing(SYNCING, error),
         (Fail(error=error), leave(6, str(error)), WakeAt(time=20.0)),
     )
@@ -930,7 +932,7 @@ def test_not_coordinator_looks_up_the_coordinator(code: int) -> None:
 
 
 def test_a_sync_in_the_next_rebalance_rejoins_at_once_then_backs_off() -> None:
-    answer = synced(E.REBALANCE_IN_PROGRESS)
+    response = synced(E.REBALANCE_IN_PROGRESS)
     reason = "the group rebalanced before the assignment came"
     rejoining = evolve(
         SYNCING,
@@ -941,9 +943,9 @@ def test_a_sync_in_the_next_rebalance_rejoins_at_once_then_backs_off() -> None:
         attempts=1,
         is_unsynced=False,
     )
-    assert step(SYNCING, reply(5, answer)) == (rejoining, (join(6, "m1", reason),))
+    assert step(SYNCING, reply(5, response)) == (rejoining, (join(6, "m1", reason),))
     again = evolve(SYNCING, attempts=5)
-    assert step(again, reply(5, answer)) == (
+    assert step(again, reply(5, response)) == (
         evolve(
             again,
             phase=Phase.UNJOINED,
@@ -1213,7 +1215,7 @@ def test_before_a_pending_join_only_the_supported_protocols_change(member: Membe
 
 def test_each_attempt_sends_all_protocols_in_one_join() -> None:
     """Counted over a whole rebalance in which each request fails once."""
-    broker = AnsweringBroker(
+    broker = RespondingBroker(
         {JoinGroupRequest: [E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR]}
     )
     broker.run(until=5.0)
@@ -1442,7 +1444,7 @@ def test_an_application_that_did_not_poll_loses_and_leaves() -> None:
     ],
     ids=["gone", "unknown", "member unknown", "fenced", "too old", "failed"],
 )
-def test_a_member_has_left_by_the_answer_to_leave(event: Event, doubt: str) -> None:
+def test_a_member_has_left_by_the_response_to_leave(event: Event, doubt: str) -> None:
     assert step(GOING, event) == (
         evolve(GOING, phase=Phase.LEFT, pending=None),
         (Leave(doubt=doubt),),
@@ -1603,17 +1605,17 @@ AWAITING_ID = evolve(JOINING, leaving=CLOSED, leave_by=12.0)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [joined(E.MEMBER_ID_REQUIRED), joined(), joined(**AS_LEADER)],
     ids=["id", "joined", "leads"],
 )
 def test_a_member_that_closes_in_its_first_join_waits_for_its_id(
-    answer: JoinGroupResponse,
+    response: JoinGroupResponse,
 ) -> None:
     """A group waited for the id of a consumer that was cancelled in its first JoinGroup, until that
     id's session ended (KIP-394)."""
     assert step(JOINING, CLOSED) == (AWAITING_ID, (WakeAt(time=12.0),))
-    assert step(AWAITING_ID, reply(2, answer, now=11.0)) == (
+    assert step(AWAITING_ID, reply(2, response, now=11.0)) == (
         evolve(
             AWAITING_ID,
             phase=Phase.LEAVING,
@@ -1759,8 +1761,8 @@ def test_the_lease_ends_with_the_rebalance_timeout_of_the_group(member: Member, 
     )
 
 
-def test_a_member_that_joins_again_without_an_answer_to_its_sync_group_is_still_unsynced() -> None:
-    """A broker before 2.7 that has not received the new JoinGroup answers the heartbeat without
+def test_a_member_that_joins_again_without_a_response_to_its_sync_group_is_still_unsynced() -> None:
+    """A broker before 2.7 that has not received the new JoinGroup responses the heartbeat without
     beginning a session (KAFKA-10134). The member once delivered on after its lease."""
     syncing = evolve(SYNCING, is_assigned=True, heartbeat_in_flight=9, last_token=9)
     waiting, _ = step(syncing, SendFailed(now=12.0, token=5, error=LOST))
@@ -1768,10 +1770,10 @@ def test_a_member_that_joins_again_without_an_answer_to_its_sync_group_is_still_
     assert joining.phase is Phase.JOINING
     token = joining.last_token + 1
     beating = evolve(joining, heartbeat_in_flight=token, heartbeat_sent_at=14.0, last_token=token)
-    answer = reply(token, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=14.1)
-    assert step(beating, answer)[0].ownership == syncing.ownership
+    response = reply(token, heartbeat_response(E.REBALANCE_IN_PROGRESS), now=14.1)
+    assert step(beating, response)[0].ownership == syncing.ownership
     synced_before = evolve(beating, is_unsynced=False)
-    assert step(synced_before, answer)[0].ownership.lease_expires_at == 24.0
+    assert step(synced_before, response)[0].ownership.lease_expires_at == 24.0
 
 
 @pytest.mark.parametrize("member", [COMPUTING, FOLLOWING], ids=lambda m: m.phase.value)
@@ -2046,7 +2048,7 @@ def test_closing_before_a_cooperative_generation_ends_revokes(phase: Phase) -> N
     leaving, effects = step(revoking, Revoked(now=11.0, token=4))
     assert (leaving.phase, leaving.ownership.is_assigned) == (Phase.LEAVING, False)
     assert effects[0] == leave(5, "closed", Route.SEPARATE_CONNECTION)
-    # A late answer to the join changes nothing.
+    # A late response to the join changes nothing.
     assert step(leaving, reply(3, joined(generation_id=6), now=11.0))[0] == leaving
 
 
@@ -2103,10 +2105,10 @@ Script = Mapping[type, Any]
 """Request class -> its error codes: one for each of the first requests, or one for all."""
 
 
-class AnsweringBroker:
-    """One member and a broker that answers at once, in virtual time.
+class RespondingBroker:
+    """One member and a broker that responds at once, in virtual time.
 
-    The worst case for a retry that does not wait: no answer takes any time.
+    The worst case for a retry that does not wait: no response takes any time.
     """
 
     def __init__(self, script: Script, config: MemberConfig = CONFIG, jitter: float = 0.5) -> None:
@@ -2137,12 +2139,12 @@ class AnsweringBroker:
             case Send(token=token) | FindCoordinator(token=token):
                 request = effect.request if isinstance(effect, Send) else effect
                 self.sent.append((self.now, request))
-                answer = self.answer(request)
-                if isinstance(answer, Exception):
-                    failed = SendFailed(token=token, error=answer, **stamp)
+                response = self.respond(request)
+                if isinstance(response, Exception):
+                    failed = SendFailed(token=token, error=response, **stamp)
                     self.queue.append(lambda: failed)
                 else:
-                    replied = Replied(token=token, message=answer, **stamp)
+                    replied = Replied(token=token, message=response, **stamp)
                     self.queue.append(lambda: replied)
             case Revoke(token=token) | Lose(token=token):
                 revoked = Revoked(token=token, **stamp)
@@ -2154,7 +2156,7 @@ class AnsweringBroker:
                 assert time > self.now
                 self.wake = time
 
-    def answer(self, request: Any) -> Any:
+    def respond(self, request: Any) -> Any:
         code = self.script.get(type(request), E.NONE)
         if isinstance(code, list):
             code = code.pop(0) if code else E.NONE
@@ -2193,7 +2195,7 @@ DEFAULTS = MemberConfig(group_id="g", protocol_type="consumer")
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.__name__)
 def test_l6_no_hot_loop_under_any_permanent_error(api: type) -> None:
     for code in (*ErrorCode, 999, LOST, RequestTimeoutError("late"), DecodeError("garbage")):
-        broker = AnsweringBroker({api: code}, DEFAULTS, jitter=0.0)
+        broker = RespondingBroker({api: code}, DEFAULTS, jitter=0.0)
         broker.run(until=15.0, most=600)
         assert broker.most_in_a_second() <= 20, repr(code)
         assert not broker.queue, repr(code)
@@ -2210,7 +2212,7 @@ def test_l6_no_hot_loop_when_two_apis_fail() -> None:
     )
     for first in retried:
         for second in retried:
-            broker = AnsweringBroker(
+            broker = RespondingBroker(
                 {SyncGroupRequest: first, HeartbeatRequest: second}, DEFAULTS, 0.0
             )
             broker.run(until=15.0, most=600)
@@ -2218,7 +2220,7 @@ def test_l6_no_hot_loop_when_two_apis_fail() -> None:
 
 
 def test_l2_a_healthy_member_sends_heartbeats_and_nothing_else() -> None:
-    broker = AnsweringBroker({})
+    broker = RespondingBroker({})
     broker.run(until=60.0)
     assert [type(r) for _, r in broker.sent[:4]] == [
         FindCoordinator,
@@ -2235,7 +2237,7 @@ def test_l2_a_healthy_member_sends_heartbeats_and_nothing_else() -> None:
 
 
 class RandomRun:
-    """A member whose every answer is drawn at random, run as the driver does.
+    """A member whose every response is drawn at random, run as the driver does.
 
     Requests are answered in any order, late ones included; the application works one at a time.
     """
@@ -2277,7 +2279,7 @@ class RandomRun:
         choice = self.random.random()
         if choice < 0.45 and self.sends:
             token = self.random.choice(list(self.sends))
-            return self.answer(token, self.sends.pop(token))
+            return self.respond(token, self.sends.pop(token))
         if choice < 0.5 and self.answered:
             return evolve(self.random.choice(self.answered), now=self.now)
         if choice < 0.75 and self.work:
@@ -2300,7 +2302,7 @@ class RandomRun:
             self.wake = None
         return Woke(now=self.now, jitter=self.random.random())
 
-    def answer(self, token: int, request: Any) -> Event:
+    def respond(self, token: int, request: Any) -> Event:
         if self.random.random() < 0.1:
             error = self.random.choice((LOST, RequestTimeoutError("late"), DecodeError("x")))
             return SendFailed(now=self.now, token=token, error=error)

@@ -251,7 +251,7 @@ def found(code: int = 0) -> Coordinator | BrokerError:
     return broker_error(code, operation="DESCRIBE", group="g") if code else NODE
 
 
-def answer(
+def heartbeat_response(
     code: int = 0, epoch: int = 5, share: PartitionsByTopicId | None = None, interval: int = 5_000
 ) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(
@@ -316,34 +316,34 @@ def test_a_pattern_is_sent_to_the_coordinator() -> None:
 
 
 def test_a_response_makes_it_a_member_with_frequent_heartbeats() -> None:
-    assert step(JOINING, reply(2, answer())) == (JOINED, (WakeAt(time=10.25),))
+    assert step(JOINING, reply(2, heartbeat_response())) == (JOINED, (WakeAt(time=10.25),))
 
 
 def test_an_assignment_in_a_response_is_applied() -> None:
-    assert step(JOINING, reply(2, answer(share=MINE))) == (
+    assert step(JOINING, reply(2, heartbeat_response(share=MINE))) == (
         TAKING,
         (reconcile(3, T0, T1), WakeAt(time=10.25)),
     )
 
 
 def test_a_first_empty_assignment_is_reported() -> None:
-    member, effects = step(JOINING, reply(2, answer(share={})))
+    member, effects = step(JOINING, reply(2, heartbeat_response(share={})))
     assert effects == (reconcile(3), WakeAt(time=10.25))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
     assert effects == (send_heartbeat(4, 5, 10.0, topic_partitions=()), WakeAt(time=20.0))
-    assert step(member, reply(4, answer(share={})))[1] == (WakeAt(time=10.25),)
+    assert step(member, reply(4, heartbeat_response(share={})))[1] == (WakeAt(time=10.25),)
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
 def test_a_join_response_without_an_epoch_is_retried(epoch: int) -> None:
-    member, effects = step(JOINING, reply(2, answer(epoch=epoch)))
+    member, effects = step(JOINING, reply(2, heartbeat_response(epoch=epoch)))
     assert (member.phase, member.epoch, effects) == (Phase.UNJOINED, 0, (WakeAt(time=10.125),))
     assert step(member, Woke(now=10.125))[1] == (join(3, is_first=False),)
 
 
 @pytest.mark.parametrize("code", [E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE])
 def test_a_join_at_another_broker_looks_up_the_coordinator(code: int) -> None:
-    member, effects = step(JOINING, reply(2, answer(code)))
+    member, effects = step(JOINING, reply(2, heartbeat_response(code)))
     assert (member.coordinator, effects) == (None, (WakeAt(time=10.125),))
     assert step(member, Woke(now=10.125))[1] == (find(3),)
 
@@ -357,16 +357,18 @@ def test_an_unanswered_join_is_retried_with_the_same_id() -> None:
 
 def test_joining_ends_after_the_maximum_of_attempts() -> None:
     limited = evolve(JOINING, config=evolve(CONFIG, max_retries=0), may_be_known=False)
-    member, effects = step(limited, reply(2, answer(E.COORDINATOR_LOAD_IN_PROGRESS)))
+    member, effects = step(limited, reply(2, heartbeat_response(E.COORDINATOR_LOAD_IN_PROGRESS)))
     words = "joining group 'g' failed 1 times in a row: COORDINATOR_LOAD_IN_PROGRESS (14)"
     assert (member.phase, effects) == (Phase.FAILED, (Fail(error=Like(JoinFailedError, words)),))
 
 
 def test_joining_ends_with_the_last_error_of_a_coordinator() -> None:
-    """An answer without an epoch is no error, and does not hide the one before."""
+    """A response without an epoch is no error, and does not hide the one before."""
     limited = evolve(JOINING, config=evolve(CONFIG, max_retries=0), may_be_known=False)
     for trouble, cause in (("it loads", "it loads"), ("", "the coordinator gave no epoch")):
-        member, effects = step(evolve(limited, trouble=trouble), reply(2, answer(epoch=0)))
+        member, effects = step(
+            evolve(limited, trouble=trouble), reply(2, heartbeat_response(epoch=0))
+        )
         words = f"joining group 'g' failed 1 times in a row: {cause}"
         assert (member.phase, effects[0]) == (
             Phase.FAILED,
@@ -412,7 +414,7 @@ FATAL = [
 
 @pytest.mark.parametrize("code", FATAL)
 def test_permanent_errors_are_fatal(code: int) -> None:
-    member, effects = step(JOINING, reply(2, answer(code)))
+    member, effects = step(JOINING, reply(2, heartbeat_response(code)))
     error = broker_error(code, operation="READ", group="g")
     assert (member.phase, effects) == (Phase.FAILED, (Fail(error=error),))
 
@@ -429,13 +431,13 @@ PASSING = [
 def test_a_refusal_of_a_member_is_reported_and_repeated(code: int) -> None:
     """One missing ACL ended consumers that had worked for weeks."""
     error = broker_error(code, operation="READ", group="g")
-    member, effects = step(BEATING_, reply(4, answer(code)))
+    member, effects = step(BEATING_, reply(4, heartbeat_response(code)))
     assert (member.phase, effects) == (
         Phase.MEMBER,
         (ReportError(error=error), WakeAt(time=10.125)),
     )
     member, _ = step(member, Woke(now=10.125))
-    member, effects = step(member, reply(5, answer(code), 10.125))
+    member, effects = step(member, reply(5, heartbeat_response(code), 10.125))
     assert (member.phase, effects) == (Phase.MEMBER, (WakeAt(time=10.375),))
 
 
@@ -443,7 +445,7 @@ def test_a_refusal_of_a_member_is_reported_and_repeated(code: int) -> None:
 def test_a_refused_rejoin_is_reported_and_repeated(code: int) -> None:
     anew = evolve(JOINING, config=evolve(CONFIG, was_member=True))
     error = broker_error(code, operation="READ", group="g")
-    member, effects = step(anew, reply(2, answer(code)))
+    member, effects = step(anew, reply(2, heartbeat_response(code)))
     assert (member.phase, effects) == (
         Phase.UNJOINED,
         (ReportError(error=error), WakeAt(time=10.125)),
@@ -453,7 +455,7 @@ def test_a_refused_rejoin_is_reported_and_repeated(code: int) -> None:
 @pytest.mark.parametrize("code", [E.UNSUPPORTED_ASSIGNOR, E.GROUP_MAX_SIZE_REACHED])
 def test_permanent_errors_end_a_member_of_long_standing(code: int) -> None:
     anew = evolve(JOINING, config=evolve(CONFIG, was_member=True))
-    assert step(anew, reply(2, answer(code)))[1] == (Fail(error=BrokerError(code)),)
+    assert step(anew, reply(2, heartbeat_response(code)))[1] == (Fail(error=BrokerError(code)),)
 
 
 AUTO = evolve(JOINING, config=evolve(CONFIG, may_fall_back=True))
@@ -477,21 +479,21 @@ def rejoined(
     """Return the member after its next join, which the coordinator refuses."""
     member, _ = step(member, Woke(now=at))
     assert member.phase is Phase.JOINING
-    return step(member, reply(member.pending or 0, answer(code), at))
+    return step(member, reply(member.pending or 0, heartbeat_response(code), at))
 
 
 @pytest.mark.parametrize("code", UNAVAILABLE)
 def test_a_missing_protocol_counts_once_the_coordinator_repeats_it(code: int) -> None:
     """One false refusal once had a member fall back while the others were away: the group became a
     classic one, which was fatal to them."""
-    member, effects = step(AUTO, reply(2, answer(code)))
+    member, effects = step(AUTO, reply(2, heartbeat_response(code)))
     assert (member.phase, [type(e) for e in effects]) == (Phase.UNJOINED, [WakeAt])
     again, effects = rejoined(member, code)
     assert (again.phase, [type(e) for e in effects]) == (Phase.LEFT, [FallBack])
     other, _ = rejoined(member, E.UNKNOWN_MEMBER_ID)
     other, effects = rejoined(other, code, at=12.0)
     assert (other.phase, [type(e) for e in effects]) == (Phase.UNJOINED, [WakeAt])
-    explicit, _ = step(JOINING, reply(2, answer(code)))
+    explicit, _ = step(JOINING, reply(2, heartbeat_response(code)))
     explicit, effects = rejoined(explicit, code)
     error = broker_error(code, operation="READ", group="g")
     assert (explicit.phase, effects) == (Phase.FAILED, (Fail(error=error),))
@@ -502,24 +504,24 @@ def test_a_member_of_long_standing_reports_a_missing_protocol_and_repeats_its_jo
     code: int,
 ) -> None:
     anew = evolve(JOINING, config=evolve(CONFIG, was_member=True))
-    member, _ = step(anew, reply(2, answer(code)))
+    member, _ = step(anew, reply(2, heartbeat_response(code)))
     member, effects = rejoined(member, code)
     error = broker_error(code, operation="READ", group="g")
     assert (member.phase, effects[0]) == (Phase.UNJOINED, ReportError(error=error))
 
 
 def test_an_unreleased_instance_id_is_retried_and_then_fatal() -> None:
-    held = answer(E.UNRELEASED_INSTANCE_ID)
+    held = heartbeat_response(E.UNRELEASED_INSTANCE_ID)
     static = evolve(JOINING, config=evolve(CONFIG, group_instance_id="i"))
     member, effects = step(static, reply(2, held))
     assert (member.unreleased_since, effects) == (10.0, (WakeAt(time=10.125),))
     again, effects = step(member, Woke(now=69.0))
     assert effects == (release(3),), "an earlier join of this member may hold it"
-    again, _ = step(again, reply(3, answer(E.FENCED_INSTANCE_ID), 69.0))
+    again, _ = step(again, reply(3, heartbeat_response(E.FENCED_INSTANCE_ID), 69.0))
     again, effects = step(again, reply(4, held, 69.5))
     assert effects == (WakeAt(time=69.75),)
     late, _ = step(again, Woke(now=69.75))
-    late, _ = step(late, reply(5, answer(E.FENCED_INSTANCE_ID), 69.75))
+    late, _ = step(late, reply(5, heartbeat_response(E.FENCED_INSTANCE_ID), 69.75))
     late, effects = step(late, reply(6, held, 70.0))
     assert (late.phase, effects) == (
         Phase.FAILED,
@@ -571,14 +573,14 @@ def test_a_new_subscription_is_followed_in_the_epoch_after_it() -> None:
     member, _ = step(BEATING_, Subscribed(now=10.0, topics=("t",), pattern=None))
     assert (member.follows_subscription, member.outdated_epoch) == (False, 5)
     # The heartbeat in flight reports the earlier one, and another member has changed the group.
-    member, _ = step(member, reply(4, answer(epoch=6), 10.0))
+    member, _ = step(member, reply(4, heartbeat_response(epoch=6), 10.0))
     assert (member.follows_subscription, member.outdated_epoch) == (False, 6)
     # The coordinator revokes at once, and has yet to compute the rest.
-    member, _ = step(member, reply(5, answer(epoch=6, share={T: (0,)}), 10.1))
+    member, _ = step(member, reply(5, heartbeat_response(epoch=6, share={T: (0,)}), 10.1))
     assert (member.follows_subscription, member.reconciling) == (False, 6)
     member, _ = step(member, AssignmentApplied(now=10.2, token=6))
     assert member.follows_subscription is False
-    member, _ = step(member, reply(7, answer(epoch=7), 10.3))
+    member, _ = step(member, reply(7, heartbeat_response(epoch=7), 10.3))
     assert member.follows_subscription is True
 
 
@@ -591,8 +593,8 @@ def test_a_subscription_that_changes_nothing_is_followed_after_a_while() -> None
         state_in_flight=state_with(MINE, pattern="t|u"),
         frequent_until=16.0,
     )
-    assert step(member, reply(4, answer(), 18.9))[0].follows_subscription is False
-    assert step(member, reply(4, answer(), 19.0))[0].follows_subscription is True
+    assert step(member, reply(4, heartbeat_response(), 18.9))[0].follows_subscription is False
+    assert step(member, reply(4, heartbeat_response(), 19.0))[0].follows_subscription is True
 
 
 def test_an_equal_subscription_is_followed_already() -> None:
@@ -602,12 +604,12 @@ def test_an_equal_subscription_is_followed_already() -> None:
 
 def test_a_member_that_rejoins_follows_its_subscription_from_the_start() -> None:
     member = evolve(BEATING_, topics=("t",), outdated_epoch=5)
-    member, _ = step(member, reply(4, answer(ErrorCode.UNKNOWN_MEMBER_ID)))
+    member, _ = step(member, reply(4, heartbeat_response(ErrorCode.UNKNOWN_MEMBER_ID)))
     assert (member.phase, member.outdated_epoch) == (Phase.LOSING, None)
 
 
 def test_after_an_error_all_fields_are_sent_again() -> None:
-    loading = reply(4, answer(E.COORDINATOR_LOAD_IN_PROGRESS))
+    loading = reply(4, heartbeat_response(E.COORDINATOR_LOAD_IN_PROGRESS))
     member, effects = step(BEATING_, loading)
     assert (member.phase, member.acknowledged_state, effects) == (
         Phase.MEMBER,
@@ -632,7 +634,7 @@ def test_a_full_heartbeat_follows_one_in_flight() -> None:
     """Its response counted as the one to the new subscription, which was never sent."""
     member, effects = step(BEATING_, RejoinRequested(now=10.0, reason="x"))
     assert effects == (WakeAt(time=20.0),)
-    member, effects = step(member, reply(4, answer()))
+    member, effects = step(member, reply(4, heartbeat_response()))
     assert effects[0] == full(5, 5, 10.0, MINE)
 
 
@@ -645,12 +647,12 @@ def test_changes_during_a_heartbeat_in_flight_count_as_unsent() -> None:
     """A subscription that changed while a heartbeat was in flight must go with the next one."""
     member, effects = step(BEATING_, Subscribed(now=11.0, topics=("t",), pattern=None))
     assert effects == (WakeAt(time=20.0),)
-    member, effects = step(member, reply(4, answer(), 11.0))
+    member, effects = step(member, reply(4, heartbeat_response(), 11.0))
     assert effects[0] == send_heartbeat(5, 5, 9.0, subscribed_topic_names=("t",))
 
 
 def test_invalid_epochs_and_intervals_are_ignored() -> None:
-    member, _ = step(BEATING_, reply(4, answer(epoch=-1, interval=0)))
+    member, _ = step(BEATING_, reply(4, heartbeat_response(epoch=-1, interval=0)))
     assert (member.epoch, member.broker_interval) == (5, 5.0)
 
 
@@ -666,7 +668,7 @@ def test_an_idle_group_uses_our_interval_unless_the_broker_overrides_it(
 
 
 def test_after_a_new_epoch_or_assignment_heartbeats_are_frequent() -> None:
-    for news in (answer(epoch=6), answer(share={T: (0, 1, 2)})):
+    for news in (heartbeat_response(epoch=6), heartbeat_response(share={T: (0, 1, 2)})):
         member, _ = step(
             evolve(BEATING_, heartbeat_sent_at=20.0, next_heartbeat_at=23.0), reply(4, news, 20.0)
         )
@@ -682,7 +684,7 @@ def test_heartbeats_are_immediate_again_once_the_member_is_stable(
 ) -> None:
     """So many are sent at once until then, and no more."""
     hurried = evolve(BEATING_, immediate_heartbeats=3, frequent_until=frequent_until)
-    assert step(hurried, reply(4, answer()))[0].immediate_heartbeats == count
+    assert step(hurried, reply(4, heartbeat_response()))[0].immediate_heartbeats == count
 
 
 def test_a_session_without_responses_rediscovers_the_coordinator() -> None:
@@ -701,7 +703,7 @@ def test_invalidating_the_coordinator_keeps_the_membership() -> None:
 
 
 def test_denied_topics_are_reported_once_and_the_member_stays() -> None:
-    denied = answer(E.TOPIC_AUTHORIZATION_FAILED)
+    denied = heartbeat_response(E.TOPIC_AUTHORIZATION_FAILED)
     error = broker_error(E.TOPIC_AUTHORIZATION_FAILED, operation="READ", group="g")
     member, effects = step(BEATING_, reply(4, denied))
     assert effects == (ReportError(error=error), WakeAt(time=10.125))
@@ -709,7 +711,7 @@ def test_denied_topics_are_reported_once_and_the_member_stays() -> None:
     member, effects = step(member, reply(5, denied, 10.125))
     assert (member.phase, effects) == (Phase.MEMBER, (WakeAt(time=10.375),))
     member, _ = step(member, Woke(now=10.375))
-    member, _ = step(member, reply(6, answer(), 10.375))
+    member, _ = step(member, reply(6, heartbeat_response(), 10.375))
     assert not member.has_reported_denial
 
 
@@ -746,19 +748,19 @@ def test_partitions_assigned_and_withdrawn_at_once_are_reported_as_released() ->
     it."""
     member, _ = step(
         evolve(TAKING, heartbeat_in_flight=4, state_in_flight=state_with()),
-        reply(4, answer(share={})),
+        reply(4, heartbeat_response(share={})),
     )
     member, effects = step(
         evolve(member, heartbeat_in_flight=None), AssignmentApplied(now=10.0, token=3)
     )
     assert effects[:2] == (reconcile(4), send_heartbeat(5, 5, 10.0, topic_partitions=listed(MINE)))
-    member, _ = step(member, reply(5, answer()))
+    member, _ = step(member, reply(5, heartbeat_response()))
     _, effects = step(member, AssignmentApplied(now=10.0, token=4))
     assert effects[0] == send_heartbeat(6, 5, 10.0, topic_partitions=())
 
 
 def test_revoking_partitions_are_owned_until_the_application_releases_them() -> None:
-    member, effects = step(BEATING_, reply(4, answer(share={T: (0,)})))
+    member, effects = step(BEATING_, reply(4, heartbeat_response(share={T: (0,)})))
     assert effects == (reconcile(5, T0), WakeAt(time=10.25))
     assert (member.owned, member.next_owned) == (MINE, {T: (0,)})
     draining, effects = step(member, Woke(now=10.25))
@@ -770,10 +772,10 @@ def test_revoking_partitions_are_owned_until_the_application_releases_them() -> 
 
 
 def test_targets_are_reconciled_one_at_a_time_and_the_latest_wins() -> None:
-    member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
+    member, _ = step(BEATING_, reply(4, heartbeat_response(share={T: (0,)})))
     for share in ({}, {U: (0,)}):
         member = evolve(member, heartbeat_in_flight=9, state_in_flight=state_with(MINE))
-        member, effects = step(member, reply(9, answer(share=share)))
+        member, effects = step(member, reply(9, heartbeat_response(share=share)))
         assert not [e for e in effects if isinstance(e, Reconcile)]
     member, effects = step(member, AssignmentApplied(now=10.0, token=5))
     assert effects[0] == reconcile(6, U0)
@@ -782,16 +784,16 @@ def test_targets_are_reconciled_one_at_a_time_and_the_latest_wins() -> None:
 
 
 def test_an_unchanged_target_is_not_reported_to_the_application() -> None:
-    _, effects = step(BEATING_, reply(4, answer(epoch=6, share=MINE)))
+    _, effects = step(BEATING_, reply(4, heartbeat_response(epoch=6, share=MINE)))
     assert effects == (WakeAt(time=10.25),)
 
 
 def test_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:
-    member, effects = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
+    member, effects = step(JOINING, reply(2, heartbeat_response(share={T: (0,), V: (0, 1)})))
     assert effects == (LookUpNames(topic_ids=frozenset({V})), reconcile(3, T0), WakeAt(time=10.25))
     member, effects = step(member, AssignmentApplied(now=10.0, token=3))
     assert effects[0] == send_heartbeat(4, 5, 10.0, topic_partitions=listed({T: (0,)}))
-    member, _ = step(member, reply(4, answer()))
+    member, _ = step(member, reply(4, heartbeat_response()))
     member, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
     v0, v1 = TopicPartition("v", 0), TopicPartition("v", 1)
     assert effects[0] == reconcile(5, T0, v0, v1)
@@ -799,30 +801,30 @@ def test_unresolved_topic_ids_wait_and_the_rest_is_applied() -> None:
 
 def test_partitions_reported_as_released_in_flight_are_assigned_after_the_response() -> None:
     """The coordinator may already assign them to another member, and both would own them."""
-    member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0, 1)})))
+    member, _ = step(JOINING, reply(2, heartbeat_response(share={T: (0,), V: (0, 1)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))
     member, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
     assert [effect for effect in effects if isinstance(effect, Reconcile)] == []
-    _, effects = step(member, reply(4, answer(epoch=6, share={T: (0,), V: (1,)})))
+    _, effects = step(member, reply(4, heartbeat_response(epoch=6, share={T: (0,), V: (1,)})))
     assert effects[0] == reconcile(5, T0, TopicPartition("v", 1), epoch=6)
 
 
 def test_unresolved_topic_ids_that_are_withdrawn_are_reported_as_released() -> None:
-    member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
+    member, _ = step(JOINING, reply(2, heartbeat_response(share={T: (0,), V: (0,)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))
-    member, _ = step(member, reply(4, answer()))
+    member, _ = step(member, reply(4, heartbeat_response()))
     in_flight = evolve(
         member, heartbeat_in_flight=5, last_token=5, state_in_flight=member.reported_state
     )
-    member, effects = step(in_flight, reply(5, answer(share={T: (0,)})))
+    member, effects = step(in_flight, reply(5, heartbeat_response(share={T: (0,)})))
     assert send_heartbeat(6, 5, 10.0, topic_partitions=listed({T: (0,)})) in effects
-    _, effects = step(member, reply(6, answer(epoch=6)))
+    _, effects = step(member, reply(6, heartbeat_response(epoch=6)))
     assert effects == (WakeAt(time=10.25),)
 
 
 def test_names_of_topics_that_are_not_assigned_any_more_are_forgotten() -> None:
     """The topics that a pattern matches may come and go for months."""
-    member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
+    member, _ = step(JOINING, reply(2, heartbeat_response(share={T: (0,), V: (0,)})))
     w, other = UUID(int=77), UUID(int=78)
     member = evolve(member, names={**member.names, w: "w"})
     member, _ = step(member, TopicsNamed(now=10.0, names={V: "v", other: "other"}))
@@ -830,7 +832,7 @@ def test_names_of_topics_that_are_not_assigned_any_more_are_forgotten() -> None:
 
 
 def test_an_assignment_of_unresolved_topics_alone_is_not_empty() -> None:
-    member, effects = step(JOINING, reply(2, answer(share={V: (0,)})))
+    member, effects = step(JOINING, reply(2, heartbeat_response(share={V: (0,)})))
     assert effects == (LookUpNames(topic_ids=frozenset({V})), WakeAt(time=10.25))
     assert not member.ownership.is_assigned
     _, effects = step(member, TopicsNamed(now=10.0, names={V: "v"}))
@@ -839,7 +841,7 @@ def test_an_assignment_of_unresolved_topics_alone_is_not_empty() -> None:
 
 def test_what_is_owned_is_released_for_topics_whose_names_are_unknown() -> None:
     """Another member waits for it; the names may take long."""
-    _, effects = step(BEATING_, reply(4, answer(epoch=6, share={V: (0,)})))
+    _, effects = step(BEATING_, reply(4, heartbeat_response(epoch=6, share={V: (0,)})))
     assert effects[:2] == (LookUpNames(topic_ids=frozenset({V})), reconcile(5, epoch=6))
 
 
@@ -850,9 +852,11 @@ def test_a_heartbeat_in_flight_that_reports_nothing_new_delays_no_assignment() -
 
 
 def test_withdrawn_topic_ids_are_not_resolved() -> None:
-    member, _ = step(JOINING, reply(2, answer(share={T: (0,), V: (0,)})))
+    member, _ = step(JOINING, reply(2, heartbeat_response(share={T: (0,), V: (0,)})))
     member, _ = step(member, AssignmentApplied(now=10.0, token=3))
-    _, effects = step(evolve(member, heartbeat_in_flight=9), reply(9, answer(share={T: (0,)})))
+    _, effects = step(
+        evolve(member, heartbeat_in_flight=9), reply(9, heartbeat_response(share={T: (0,)}))
+    )
     assert LookUpNames(topic_ids=frozenset()) in effects
 
 
@@ -868,9 +872,9 @@ def test_an_assignment_that_cannot_be_applied_is_fatal_and_leaves() -> None:
 def test_a_fatal_error_is_reported_at_once_and_the_group_left_after_revocation() -> None:
     """The heartbeat was sent at once: other members got partitions whose revocation callback still
     ran."""
-    member, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
+    member, _ = step(BEATING_, reply(4, heartbeat_response(share={T: (0,)})))
     member = evolve(member, heartbeat_in_flight=6, state_in_flight=state_with(MINE))
-    member, effects = step(member, reply(6, answer(E.INVALID_REQUEST)))
+    member, effects = step(member, reply(6, heartbeat_response(E.INVALID_REQUEST)))
     assert (member.phase, [type(effect) for effect in effects]) == (Phase.LOSING, [Fail, Lose])
     assert step(member, CLOSED)[1] == ()
     assert step(member, Revoked(now=10.0, token=member.last_token))[1] == (
@@ -887,7 +891,7 @@ GONE = [E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID]
 
 @pytest.mark.parametrize("code", [*GONE, E.GROUP_ID_NOT_FOUND, E.STALE_MEMBER_EPOCH])
 def test_a_fenced_member_loses_its_partitions_and_rejoins_at_once(code: int) -> None:
-    member, effects = step(BEATING_, reply(4, answer(code)))
+    member, effects = step(BEATING_, reply(4, heartbeat_response(code)))
     reason = str(BrokerError(code))
     # The epoch alone may be wrong: the coordinator then still counts the member.
     is_known = code in (E.FENCED_MEMBER_EPOCH, E.STALE_MEMBER_EPOCH)
@@ -905,9 +909,9 @@ def test_a_late_heartbeat_response_may_end_the_membership(code: int) -> None:
     did not know that it was fenced, and commits continued."""
     doubting, _ = step(BEATING_, CoordinatorInvalidated(now=10.0, reason="no answer"))
     assert (doubting.phase, doubting.heartbeat_in_flight) == (Phase.MEMBER, None)
-    for response in (answer(epoch=6), answer(E.NOT_COORDINATOR)):
+    for response in (heartbeat_response(epoch=6), heartbeat_response(E.NOT_COORDINATOR)):
         assert step(doubting, reply(4, response))[0] == doubting
-    over, effects = step(doubting, reply(4, answer(code)))
+    over, effects = step(doubting, reply(4, heartbeat_response(code)))
     assert (over.phase, over.ownership.is_assigned, over.lookup_in_flight) == (
         Phase.LOSING,
         False,
@@ -918,11 +922,11 @@ def test_a_late_heartbeat_response_may_end_the_membership(code: int) -> None:
     heartbeat_in_flight, _ = step(
         evolve(doubting, coordinator=NODE, lookup_in_flight=None), Woke(now=13.0)
     )
-    assert step(heartbeat_in_flight, reply(4, answer(code)))[0] == heartbeat_in_flight
+    assert step(heartbeat_in_flight, reply(4, heartbeat_response(code)))[0] == heartbeat_in_flight
 
 
 def test_an_assignment_applied_after_fencing_is_ignored() -> None:
-    fenced = reply(4, answer(E.FENCED_MEMBER_EPOCH))
+    fenced = reply(4, heartbeat_response(E.FENCED_MEMBER_EPOCH))
     member, effects = step(evolve(TAKING, heartbeat_in_flight=4, last_token=4), fenced)
     assert [type(effect) for effect in effects] == [Lose]
     assert step(member, AssignmentApplied(now=10.0, token=3)) == (member, ())
@@ -932,20 +936,20 @@ def test_an_assignment_applied_after_fencing_is_ignored() -> None:
 def test_a_member_fenced_before_any_assignment_loses_nothing(code: int) -> None:
     member, effects = step(
         evolve(JOINED, heartbeat_in_flight=3, state_in_flight=state_with(), last_token=3),
-        reply(3, answer(code)),
+        reply(3, heartbeat_response(code)),
     )
     assert (member.phase, effects) == (Phase.JOINING, (join(4),))
 
 
 @pytest.mark.parametrize("code", GONE)
 def test_a_fenced_join_is_retried_after_a_backoff(code: int) -> None:
-    member, effects = step(JOINING, reply(2, answer(code)))
+    member, effects = step(JOINING, reply(2, heartbeat_response(code)))
     assert (member.phase, effects) == (Phase.UNJOINED, (WakeAt(time=10.125),))
 
 
 def test_another_member_with_our_instance_id_is_fatal() -> None:
     static = evolve(BEATING_, config=evolve(CONFIG, group_instance_id="i"))
-    member, effects = step(static, reply(4, answer(E.FENCED_INSTANCE_ID)))
+    member, effects = step(static, reply(4, heartbeat_response(E.FENCED_INSTANCE_ID)))
     words = "another member now has group_instance_id 'i'"
     assert (member.phase, effects) == (
         Phase.LOSING,
@@ -970,7 +974,7 @@ def test_when_the_lease_expires() -> None:
 def test_the_lease_ends_with_the_rebalance_timeout_of_a_revocation() -> None:
     """A member whose acknowledgement of a revocation never arrives is fenced, and others get its
     partitions. It once continued for a whole session after its last heartbeat."""
-    asked, _ = step(BEATING_, reply(4, answer(share={T: (0,)})))
+    asked, _ = step(BEATING_, reply(4, heartbeat_response(share={T: (0,)})))
     assert asked.ownership.lease_expires_at == 20.0
     late = evolve(
         asked,
@@ -979,31 +983,47 @@ def test_the_lease_ends_with_the_rebalance_timeout_of_a_revocation() -> None:
         state_in_flight=asked.reported_state,
         session_ends_at=75.0,
     )
-    assert step(late, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 10.0 + 60.0
-    once_more = step(late, reply(9, answer(share={}), now=65.0))[0]
+    assert (
+        step(late, reply(9, heartbeat_response(), now=65.0))[0].ownership.lease_expires_at
+        == 10.0 + 60.0
+    )
+    once_more = step(late, reply(9, heartbeat_response(share={}), now=65.0))[0]
     assert once_more.ownership.lease_expires_at == 10.0 + 60.0
     done, _ = step(late, AssignmentApplied(now=65.0, token=5))
-    assert step(done, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 10.0 + 60.0
+    assert (
+        step(done, reply(9, heartbeat_response(), now=65.0))[0].ownership.lease_expires_at
+        == 10.0 + 60.0
+    )
     reporting = evolve(done, state_in_flight=done.reported_state)
-    assert step(reporting, reply(9, answer(), now=65.0))[0].ownership.lease_expires_at == 75.0
-    # In the same answer it may be asked for more: since the last heartbeat that was acknowledged,
+    assert (
+        step(reporting, reply(9, heartbeat_response(), now=65.0))[0].ownership.lease_expires_at
+        == 75.0
+    )
+    # In the same response it may be asked for more: since the last heartbeat that was acknowledged,
     # which may be later than the lease counts from.
     again = step(
-        evolve(reporting, last_acknowledged_at=60.0), reply(9, answer(share={}), now=65.0)
+        evolve(reporting, last_acknowledged_at=60.0),
+        reply(9, heartbeat_response(share={}), now=65.0),
     )[0]
     later = evolve(
         again, heartbeat_in_flight=9, heartbeat_sent_at=120.0, state_in_flight=again.reported_state
     )
-    assert step(later, reply(9, answer(), now=120.0))[0].ownership.lease_expires_at == 60.0 + 60.0
+    assert (
+        step(later, reply(9, heartbeat_response(), now=120.0))[0].ownership.lease_expires_at
+        == 60.0 + 60.0
+    )
 
 
 def test_a_lost_response_may_have_started_the_rebalance_timeout() -> None:
     heard_late = evolve(BEATING_, heartbeat_sent_at=15.0, session_ends_at=99.0)
-    asked, _ = step(heard_late, reply(4, answer(share={T: (0,)}), now=15.0))
+    asked, _ = step(heard_late, reply(4, heartbeat_response(share={T: (0,)}), now=15.0))
     late = evolve(
         asked, heartbeat_in_flight=9, heartbeat_sent_at=70.0, state_in_flight=asked.reported_state
     )
-    assert step(late, reply(9, answer(), now=70.0))[0].ownership.lease_expires_at == 10.0 + 60.0
+    assert (
+        step(late, reply(9, heartbeat_response(), now=70.0))[0].ownership.lease_expires_at
+        == 10.0 + 60.0
+    )
 
 
 # ---------------------------------------------------------------- leaving
@@ -1020,7 +1040,7 @@ def test_a_member_revokes_then_leaves() -> None:
         evolve(LEAVING, reason="closed", next_heartbeat_at=13.0, leave_by=21.0),
         (leave(5, -1), WakeAt(time=21.0)),
     )
-    assert step(member, reply(5, answer()))[1] == (Leave(),)
+    assert step(member, reply(5, heartbeat_response()))[1] == (Leave(),)
 
 
 def test_heartbeats_continue_while_the_application_releases_partitions() -> None:
@@ -1038,7 +1058,7 @@ def test_leaving_while_reconciling_revokes_everything() -> None:
 def test_partitions_of_the_application_are_never_reported_as_released() -> None:
     """A full request during a reconciliation lacked the partitions that were being assigned: the
     coordinator might have given them to another member."""
-    member, _ = step(BEATING_, reply(4, answer(share={T: (0, 2), U: (0,)})))
+    member, _ = step(BEATING_, reply(4, heartbeat_response(share={T: (0, 2), U: (0,)})))
     member = evolve(member, acknowledged_state=None)
     _, effects = step(member, Woke(now=10.25))
     assert effects[0] == full(6, 5, 9.75, {T: (0, 1, 2), U: (0,)})
@@ -1099,7 +1119,7 @@ def test_a_member_that_never_joined_leaves_without_a_request(member: Member) -> 
 
 @pytest.mark.parametrize("code", [0, E.UNKNOWN_MEMBER_ID, E.GROUP_ID_NOT_FOUND])
 def test_leaving_succeeds_if_the_coordinator_does_not_know_the_member(code: int) -> None:
-    member, effects = step(LEAVING, reply(5, answer(code)))
+    member, effects = step(LEAVING, reply(5, heartbeat_response(code)))
     assert member == evolve(LEAVING, phase=Phase.LEFT, pending=None, may_be_known=False)
     assert effects == (Leave(),)
 
@@ -1107,9 +1127,9 @@ def test_leaving_succeeds_if_the_coordinator_does_not_know_the_member(code: int)
 @pytest.mark.parametrize(
     ("event", "is_moved"),
     [
-        (reply(5, answer(E.NOT_COORDINATOR)), True),
-        (reply(5, answer(E.COORDINATOR_NOT_AVAILABLE)), True),
-        (reply(5, answer(E.COORDINATOR_LOAD_IN_PROGRESS)), False),
+        (reply(5, heartbeat_response(E.NOT_COORDINATOR)), True),
+        (reply(5, heartbeat_response(E.COORDINATOR_NOT_AVAILABLE)), True),
+        (reply(5, heartbeat_response(E.COORDINATOR_LOAD_IN_PROGRESS)), False),
         (SendFailed(now=10.0, token=5, error=LOST), True),
         (SendFailed(now=10.0, token=5, error=RequestTimeoutError("late")), True),
     ],
@@ -1169,8 +1189,8 @@ def test_a_member_leaves_once_its_coordinator_is_known(member: Member) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        reply(2, answer(E.COORDINATOR_NOT_AVAILABLE)),
-        reply(2, answer(E.COORDINATOR_LOAD_IN_PROGRESS)),
+        reply(2, heartbeat_response(E.COORDINATOR_NOT_AVAILABLE)),
+        reply(2, heartbeat_response(E.COORDINATOR_LOAD_IN_PROGRESS)),
         SendFailed(now=10.0, token=2, error=LOST),
     ],
 )
@@ -1183,7 +1203,7 @@ def test_a_member_leaves_whose_join_may_have_succeeded(event: ConsumerEvent) -> 
 
 def test_a_fenced_member_leaves_when_it_is_closed() -> None:
     """The coordinator refuses an epoch, but still counts the member."""
-    losing, _ = step(BEATING_, reply(4, answer(E.FENCED_MEMBER_EPOCH)))
+    losing, _ = step(BEATING_, reply(4, heartbeat_response(E.FENCED_MEMBER_EPOCH)))
     closing, _ = step(losing, CLOSED)
     assert step(closing, Revoked(now=10.0, token=5))[1][0] == leave(6, -1)
 
@@ -1191,7 +1211,7 @@ def test_a_fenced_member_leaves_when_it_is_closed() -> None:
 def test_a_static_member_that_fails_releases_its_instance_id() -> None:
     """Its next process was refused until its session ended."""
     joined = evolve(JOINED, config=STATIC, heartbeat_in_flight=3, last_token=3)
-    failing, effects = step(joined, reply(3, answer(E.UNSUPPORTED_ASSIGNOR)))
+    failing, effects = step(joined, reply(3, heartbeat_response(E.UNSUPPORTED_ASSIGNOR)))
     assert failing.phase is Phase.LEAVING
     assert effects[1] == leave(4, -2, instance_id="i")
 
@@ -1199,38 +1219,40 @@ def test_a_static_member_that_fails_releases_its_instance_id() -> None:
 # ---------------------------------------------------------------- releasing the instance id
 
 
-def test_a_static_member_without_an_answer_to_its_join_releases_its_instance_id() -> None:
+def test_a_static_member_without_a_response_to_its_join_releases_its_instance_id() -> None:
     """It kept its own join from succeeding, with UNRELEASED_INSTANCE_ID, until the session of the
-    join without an answer ended."""
+    join without a response ended."""
     joining = evolve(JOINING, config=STATIC)
     waiting, _ = step(joining, SendFailed(now=10.0, token=2, error=LOST))
     looking, _ = step(waiting, Woke(now=10.125))
     releasing, effects = step(looking, reply(3, found(), now=10.25))
     assert (releasing.phase, effects) == (Phase.RELEASING, (release(4),))
     for code in (0, E.UNKNOWN_MEMBER_ID, E.GROUP_ID_NOT_FOUND, E.FENCED_INSTANCE_ID):
-        again, effects = step(releasing, reply(4, answer(code, epoch=-2), now=10.5))
+        again, effects = step(releasing, reply(4, heartbeat_response(code, epoch=-2), now=10.5))
         assert (again.phase, effects) == (
             Phase.JOINING,
             (join(5, is_first=False, instance_id="i"),),
         )
         # That may have been wrong; or another process has the id.
-        refused, _ = step(again, reply(5, answer(E.UNRELEASED_INSTANCE_ID), now=10.5))
+        refused, _ = step(again, reply(5, heartbeat_response(E.UNRELEASED_INSTANCE_ID), now=10.5))
         assert step(refused, Woke(now=11.0))[1] == (release(6),)
 
 
 def test_a_member_that_was_removed_by_mistake_releases_its_own_instance_id() -> None:
     """Its coordinator answered UNKNOWN_MEMBER_ID, and counted it on: the join was refused until
     the session had ended."""
-    losing, _ = step(evolve(BEATING_, config=STATIC), reply(4, answer(E.UNKNOWN_MEMBER_ID)))
+    losing, _ = step(
+        evolve(BEATING_, config=STATIC), reply(4, heartbeat_response(E.UNKNOWN_MEMBER_ID))
+    )
     joining, effects = step(losing, Revoked(now=10.0, token=5))
     assert effects == (join(6, instance_id="i"),)
-    refused, _ = step(joining, reply(6, answer(E.UNRELEASED_INSTANCE_ID), now=10.0))
+    refused, _ = step(joining, reply(6, heartbeat_response(E.UNRELEASED_INSTANCE_ID), now=10.0))
     releasing, effects = step(refused, Woke(now=10.125))
     assert effects == (release(7),)
-    answered = step(releasing, reply(7, answer(0, epoch=-2), now=10.25))
+    answered = step(releasing, reply(7, heartbeat_response(0, epoch=-2), now=10.25))
     assert answered[1] == (join(8, is_first=False, instance_id="i"),)
     # Another process has taken its place.
-    fenced, effects = step(releasing, reply(7, answer(E.FENCED_INSTANCE_ID), now=10.25))
+    fenced, effects = step(releasing, reply(7, heartbeat_response(E.FENCED_INSTANCE_ID), now=10.25))
     assert fenced.phase is Phase.FAILED
     assert effects == (
         Fail(error=Like(FencedError, "another member now has group_instance_id 'i'")),
@@ -1248,7 +1270,7 @@ def test_a_member_that_was_removed_by_mistake_releases_its_own_instance_id() -> 
     ],
 )
 def test_a_refused_join_holds_no_instance_id(code: int, releases: bool) -> None:
-    waiting, _ = step(evolve(JOINING, config=STATIC), reply(2, answer(code)))
+    waiting, _ = step(evolve(JOINING, config=STATIC), reply(2, heartbeat_response(code)))
     again = evolve(waiting, coordinator=NODE, lookup_in_flight=None)
     expected = release(3) if releases else join(3, is_first=False, instance_id="i")
     assert step(again, Woke(now=11.0))[1] == (expected,)
@@ -1257,8 +1279,8 @@ def test_a_refused_join_holds_no_instance_id(code: int, releases: bool) -> None:
 @pytest.mark.parametrize(
     ("event", "coordinator"),
     [
-        (reply(3, answer(E.NOT_COORDINATOR)), None),
-        (reply(3, answer(E.COORDINATOR_LOAD_IN_PROGRESS)), NODE),
+        (reply(3, heartbeat_response(E.NOT_COORDINATOR)), None),
+        (reply(3, heartbeat_response(E.COORDINATOR_LOAD_IN_PROGRESS)), NODE),
         (SendFailed(now=10.0, token=3, error=LOST), None),
     ],
 )
@@ -1273,26 +1295,26 @@ def test_a_release_without_a_result_is_repeated(
 
 
 def test_a_broker_that_chooses_member_ids_is_joined_without_a_release() -> None:
-    """ConsumerGroupHeartbeat 0: the member does not know the id that its join without an answer
+    """ConsumerGroupHeartbeat 0: the member does not know the id that its join without a response
     has."""
     error = UnsupportedVersionError("too old")
     joining, effects = step(RELEASING, SendFailed(now=10.0, token=3, error=error))
     assert (joining.phase, effects) == (Phase.JOINING, (join(4, instance_id="i"),))
-    waiting, _ = step(joining, reply(4, answer(E.UNRELEASED_INSTANCE_ID)))
+    waiting, _ = step(joining, reply(4, heartbeat_response(E.UNRELEASED_INSTANCE_ID)))
     assert step(waiting, Woke(now=11.0))[1] == (join(5, is_first=False, instance_id="i"),)
 
 
 def test_a_fenced_static_member_releases_its_instance_id() -> None:
     """The coordinator refuses an epoch, but still counts the member: it would refuse a join."""
     owning = evolve(BEATING_, config=STATIC)
-    losing, _ = step(owning, reply(4, answer(E.FENCED_MEMBER_EPOCH)))
+    losing, _ = step(owning, reply(4, heartbeat_response(E.FENCED_MEMBER_EPOCH)))
     assert step(losing, Revoked(now=10.0, token=5))[1] == (release(6),)
-    losing, _ = step(owning, reply(4, answer(E.UNKNOWN_MEMBER_ID)))
+    losing, _ = step(owning, reply(4, heartbeat_response(E.UNKNOWN_MEMBER_ID)))
     assert step(losing, Revoked(now=10.0, token=5))[1] == (join(6, instance_id="i"),)
 
 
-def test_a_join_without_an_epoch_in_the_answer_holds_the_instance_id() -> None:
-    waiting, _ = step(evolve(JOINING, config=STATIC), reply(2, answer(epoch=0)))
+def test_a_join_without_an_epoch_in_the_response_holds_the_instance_id() -> None:
+    waiting, _ = step(evolve(JOINING, config=STATIC), reply(2, heartbeat_response(epoch=0)))
     assert step(waiting, Woke(now=11.0))[1] == (release(3),)
 
 
@@ -1308,7 +1330,7 @@ def test_a_member_that_leaves_by_its_poll_timeout_may_be_fenced(lost: bool) -> N
     config = evolve(CONFIG, group_instance_id="i")
     static = evolve(LEAVING, config=config, leaving=evolve(CLOSED, lost=lost))
     fenced = Fail(error=Like(FencedError, "another member now has group_instance_id 'i'"))
-    member, effects = step(static, reply(5, answer(E.FENCED_INSTANCE_ID)))
+    member, effects = step(static, reply(5, heartbeat_response(E.FENCED_INSTANCE_ID)))
     assert (member.phase, effects) == (
         (Phase.FAILED, (fenced,)) if lost else (Phase.LEFT, (Leave(),))
     )
@@ -1322,7 +1344,7 @@ def test_a_member_fenced_while_leaving_loses_its_partitions_and_closes() -> None
         last_token=5,
         leaving=CLOSED,
     )
-    member, effects = step(member, reply(5, answer(E.UNKNOWN_MEMBER_ID)))
+    member, effects = step(member, reply(5, heartbeat_response(E.UNKNOWN_MEMBER_ID)))
     assert [type(effect) for effect in effects] == [Lose]
     assert step(member, Revoked(now=10.0, token=4)) == (member, ())
     assert step(member, Revoked(now=10.0, token=6))[1] == (Leave(),)
@@ -1339,7 +1361,7 @@ def test_a_second_close_changes_nothing() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        reply(1, answer(E.UNKNOWN_MEMBER_ID)),
+        reply(1, heartbeat_response(E.UNKNOWN_MEMBER_ID)),
         SendFailed(now=10.0, token=1, error=LOST),
         AssignmentApplied(now=10.0, token=1),
         Revoked(now=10.0, token=1),
@@ -1363,17 +1385,20 @@ def test_a_transition_outside_the_table_raises() -> None:
 
 def test_s11_the_member_id_is_kept_whatever_happens() -> None:
     """Line 31: the id is the same after every rejoin."""
-    for event in (SendFailed(now=10.0, token=4, error=LOST), reply(4, answer(E.UNKNOWN_MEMBER_ID))):
+    for event in (
+        SendFailed(now=10.0, token=4, error=LOST),
+        reply(4, heartbeat_response(E.UNKNOWN_MEMBER_ID)),
+    ):
         assert step(BEATING_, event)[0].member_id == "m1"
 
 
-# ---------------------------------------------------------------- a broker that answers at once
+# ---------------------------------------------------------------- a broker that responds at once
 
 
-class AnsweringBroker:
-    """One member and a broker that answers at once, in virtual time.
+class RespondingBroker:
+    """One member and a broker that responds at once, in virtual time.
 
-    The worst case for a retry that does not wait: no answer takes any time.
+    The worst case for a retry that does not wait: no response takes any time.
     """
 
     def __init__(self, codes: Callable[[int], Any], config: MemberConfig) -> None:
@@ -1403,7 +1428,7 @@ class AnsweringBroker:
             case Send(token=token) | FindCoordinator(token=token):
                 request = effect.request if isinstance(effect, Send) else effect
                 self.sent.append((self.now, request))
-                message = self.answer(request)
+                message = self.respond(request)
                 if isinstance(message, Exception):
                     self.put(SendFailed(now=self.now, jitter=0.0, token=token, error=message))
                 else:
@@ -1419,12 +1444,14 @@ class AnsweringBroker:
     def put(self, event: ConsumerEvent) -> None:
         self.queue.append(event)
 
-    def answer(self, request: Any) -> Any:
+    def respond(self, request: Any) -> Any:
         if isinstance(request, FindCoordinator):
             return found()
         code = self.codes(request.member_epoch)
         return (
-            code if isinstance(code, Exception | ConsumerGroupHeartbeatResponse) else answer(code)
+            code
+            if isinstance(code, Exception | ConsumerGroupHeartbeatResponse)
+            else heartbeat_response(code)
         )
 
     def most_in_a_second(self) -> int:
@@ -1438,7 +1465,7 @@ DEFAULTS = MemberConfig(group_id="g")
 @pytest.mark.parametrize("joins", [True, False], ids=["joining", "heartbeat_in_flight"])
 def test_l6_no_hot_loop_under_any_permanent_error(joins: bool) -> None:
     for code in (*ErrorCode, 999, LOST, RequestTimeoutError("late"), DecodeError("garbage")):
-        broker = AnsweringBroker(
+        broker = RespondingBroker(
             lambda epoch, code=code: code if (epoch == 0) == joins else 0, DEFAULTS
         )
         broker.run(until=15.0, most=600)
@@ -1451,23 +1478,25 @@ def test_l6_no_hot_loop_when_the_target_keeps_changing() -> None:
 
     def other_each_time(_: int) -> Any:
         epoch = next(epochs)
-        return answer(epoch=epoch, share={T: (epoch % 2,)})
+        return heartbeat_response(epoch=epoch, share={T: (epoch % 2,)})
 
-    broker = AnsweringBroker(other_each_time, DEFAULTS)
+    broker = RespondingBroker(other_each_time, DEFAULTS)
     broker.run(until=15.0, most=600)
     assert broker.most_in_a_second() <= 20
 
 
 def test_l6_no_hot_loop_when_each_second_heartbeat_is_fenced() -> None:
     codes = iter([0, 0, E.FENCED_MEMBER_EPOCH] * 1_000)
-    broker = AnsweringBroker(lambda _: next(codes), DEFAULTS)
+    broker = RespondingBroker(lambda _: next(codes), DEFAULTS)
     broker.run(until=15.0, most=600)
     assert broker.most_in_a_second() <= 20
 
 
 def test_l2_a_healthy_member_sends_frequent_heartbeats_first_then_at_its_interval() -> None:
     """The cost: 20 requests around each change, otherwise one a second, 3,600 an hour."""
-    broker = AnsweringBroker(lambda _: answer(share=MINE) if len(broker.sent) == 2 else 0, DEFAULTS)
+    broker = RespondingBroker(
+        lambda _: heartbeat_response(share=MINE) if len(broker.sent) == 2 else 0, DEFAULTS
+    )
     broker.run(until=12.0, most=600)
     assert [round(t, 3) for t, _ in broker.sent[:4]] == [0.0, 0.0, 0.0, 0.1]
     assert len([t for t, _ in broker.sent if t < 2.0]) == 22
@@ -1478,7 +1507,7 @@ def test_l2_a_healthy_member_sends_frequent_heartbeats_first_then_at_its_interva
 
 
 class RandomRun:
-    """A member whose every answer is drawn at random, run as the driver does.
+    """A member whose every response is drawn at random, run as the driver does.
 
     Requests are answered in any order, late ones included; the application works one at a time.
     """
@@ -1533,7 +1562,7 @@ class RandomRun:
         choice = self.random.random()
         if choice < 0.45 and self.sends:
             token = self.random.choice(list(self.sends))
-            return self.answer(token, self.sends.pop(token))
+            return self.respond(token, self.sends.pop(token))
         if choice < 0.5 and self.answered:
             return evolve(self.random.choice(self.answered), now=self.now)
         if choice < 0.75 and self.work:
@@ -1571,7 +1600,7 @@ class RandomRun:
         self.holds = frozenset()
         return Revoked(now=self.now, token=work.token)
 
-    def answer(self, token: int, request: Any) -> ConsumerEvent:
+    def respond(self, token: int, request: Any) -> ConsumerEvent:
         if self.random.random() < 0.1:
             error = self.random.choice((LOST, RequestTimeoutError("late"), DecodeError("x")))
             return SendFailed(now=self.now, token=token, error=error)
@@ -1583,10 +1612,10 @@ class RandomRun:
             possible = code in (E.NOT_COORDINATOR, *self.FATAL[1:3])
             message = found(code if possible else E.NONE)
         elif request.member_epoch == 0 and self.random.random() < 0.02:
-            message = answer(E.UNSUPPORTED_VERSION)
+            message = heartbeat_response(E.UNSUPPORTED_VERSION)
         else:
             share = self.random.choice((None, *self.SHARES))
-            message = answer(code, epoch=self.random.randrange(-1, 9), share=share)
+            message = heartbeat_response(code, epoch=self.random.randrange(-1, 9), share=share)
         event = reply(token, message, self.now)
         self.answered.append(event)
         return event

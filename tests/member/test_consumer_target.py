@@ -67,7 +67,7 @@ def assignment(*topics: tuple[UUID, tuple[int, ...]]) -> Assignment:
 
 
 def reply(assigned: Assignment, change: TargetChange | None = None, token: int = 2) -> Replied:
-    answer = ConsumerGroupHeartbeatResponse(
+    response = ConsumerGroupHeartbeatResponse(
         throttle_time_ms=0,
         error_code=0,
         member_id="m1",
@@ -75,7 +75,7 @@ def reply(assigned: Assignment, change: TargetChange | None = None, token: int =
         heartbeat_interval_ms=5_000,
         assignment=assigned,
     )
-    return Replied(now=10.0, token=token, message=answer, target_change=change)
+    return Replied(now=10.0, token=token, message=response, target_change=change)
 
 
 def unknown(count: int = 3_000) -> Assignment:
@@ -104,7 +104,7 @@ def test_steps_look_at_no_topic_of_a_prepared_assignment() -> None:
     topics = frozenset(UUID(int=n) for n in range(1_000, 4_000))
     assert effects == (LookUpNames(topic_ids=topics), WakeAt(time=10.1))
     assert looks_during(lambda: step(Woke(now=11.0))) == 0
-    # The coordinator may repeat it in each answer.
+    # The coordinator may repeat it in each response.
     member = evolve(member, heartbeat_in_flight=9, next_heartbeat_at=50.0)
     again = reply(unknown(), prepared(unknown(), member.target, member.names), token=9)
     assert looks_during(lambda: step(again)) == 0

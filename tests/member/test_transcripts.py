@@ -437,12 +437,12 @@ class Simulation:
         send = connection.waiting[0]
         answered = False
 
-        def reply(answer: Any) -> None:
+        def reply(response: Any) -> None:
             nonlocal answered
             if answered or actor.dead or connection.closed:
                 return
             answered = True
-            self.at(self.now + LATENCY, lambda: self.arrive(actor, connection, send, answer))
+            self.at(self.now + LATENCY, lambda: self.arrive(actor, connection, send, response))
             connection.busy = False
             connection.waiting.popleft()
             self.at(self.now, lambda: self.read(actor, connection))
@@ -485,14 +485,14 @@ class Simulation:
     def caller(self, version: int, actor: Actor) -> Caller:
         return Caller(version=version, now=self.now, client_id=actor.name)
 
-    def arrive(self, actor: Actor, connection: Connection, send: Send, answer: Any) -> None:
+    def arrive(self, actor: Actor, connection: Connection, send: Send, response: Any) -> None:
         if not connection.closed:
-            self.reply(actor, send, answer)
+            self.reply(actor, send, response)
 
-    def reply(self, actor: Actor, effect: FindCoordinator | Send, answer: Any) -> None:
+    def reply(self, actor: Actor, effect: FindCoordinator | Send, response: Any) -> None:
         if actor.dead or actor.member.phase in (Phase.LEFT, Phase.FAILED):
             return
-        match answer:
+        match response:
             case Coordinator(node_id=node_id):
                 self.write(actor, f"finds the coordinator: node {node_id}")
             case HeartbeatResponse(error_code=0):
@@ -500,14 +500,14 @@ class Simulation:
             case HeartbeatResponse(error_code=code):
                 self.write(actor, f"Heartbeat response: {error_name(code)}")
             case JoinGroupResponse(error_code=0):
-                self.write(actor, f"is {answer.member_id} in generation {answer.generation_id}")
+                self.write(actor, f"is {response.member_id} in generation {response.generation_id}")
             case JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED):
-                self.write(actor, f"receives its member id: {answer.member_id}")
-            case JoinGroupResponse() | SyncGroupResponse() if answer.error_code:
+                self.write(actor, f"receives its member id: {response.member_id}")
+            case JoinGroupResponse() | SyncGroupResponse() if response.error_code:
                 assert isinstance(effect, Send)
                 text = NAMES[type(effect.request)]
-                self.write(actor, f"{text} response: {error_name(answer.error_code)}")
-        self.feed(actor, Replied(now=self.now, token=effect.token, message=answer))
+                self.write(actor, f"{text} response: {error_name(response.error_code)}")
+        self.feed(actor, Replied(now=self.now, token=effect.token, message=response))
 
     def time_out(self, actor: Actor, send: Send) -> None:
         connection = actor.connections.get(send.route)

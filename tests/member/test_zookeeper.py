@@ -445,7 +445,7 @@ def test_the_lease_is_half_a_session_from_when_the_confirmation_was_sent():
     member, _ = run(OWNING, Woke(now=102.0))
     assert member.ownership.lease_expires_at == 106.0
     member, _ = run(member, Confirmed(now=105.0, token=10, version=7))
-    assert member.ownership.lease_expires_at == 108.0  # not from when the answer came
+    assert member.ownership.lease_expires_at == 108.0  # not from when the response came
     assert step(member, SessionExpired(now=107.0, session=1))[0].ownership == Ownership()
 
 
@@ -795,7 +795,7 @@ class RandomRun:
         elif kind in (6, 7) and self.deliveries:
             self.apply(self.deliveries.pop(0))
         elif self.pending:
-            self.answer(self.pending.pop(chance.randrange(len(self.pending))))
+            self.respond(self.pending.pop(chance.randrange(len(self.pending))))
 
     def apply(self, effect: Any) -> None:
         """The application executes the effects. All units that it owns are claimed while its lease
@@ -808,11 +808,11 @@ class RandomRun:
                 self.app = frozenset()
                 self.step(Revoked(now=self.now, token=token))
 
-    def answer(self, effect: Any) -> None:
+    def respond(self, effect: Any) -> None:
         now, chance = self.now, self.chance
         asked = not isinstance(effect, Connect | Disconnect | Compute)
         if asked and chance.random() < 0.1:
-            done = chance.random() < 0.5  # the answer was lost, or the question
+            done = chance.random() < 0.5  # the response was lost, or the question
             if done and isinstance(effect, Claim):
                 self.held |= effect.units - self.others
             elif done and isinstance(effect, Release):
@@ -871,7 +871,7 @@ def test_random_runs_own_nothing_without_a_claim(seed):
         while random_run.deliveries:
             random_run.apply(random_run.deliveries.pop(0))
         while random_run.pending:
-            random_run.answer(random_run.pending.pop(0))
+            random_run.respond(random_run.pending.pop(0))
         random_run.step(Woke(now=random_run.now))
     assert random_run.member.phase is Phase.MEMBER
     assert (

@@ -25,8 +25,8 @@ async def topic(old, name):
         new = admin.CreatableTopic(
             name=name, num_partitions=2, replication_factor=1, assignments=(), configs=()
         )
-        answer = await broker.request(admin.CreateTopicsRequest(topics=(new,)))
-        assert [made.error_code for made in answer.topics] == [0]
+        response = await broker.request(admin.CreateTopicsRequest(topics=(new,)))
+        assert [made.error_code for made in response.topics] == [0]
         for partition in range(2):
             await append(broker, TopicPartition(name, partition), numbered(partition, 3))
     async with Admin(bootstrap_servers=old.bootstrap_servers) as client:

@@ -73,8 +73,8 @@ async def create(broker, name, partitions=1):
     new = admin.CreatableTopic(
         name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=()
     )
-    answer = await broker.request(admin.CreateTopicsRequest(topics=(new,)))
-    assert [topic.error_code for topic in answer.topics] == [0]
+    response = await broker.request(admin.CreateTopicsRequest(topics=(new,)))
+    assert [topic.error_code for topic in response.topics] == [0]
 
 
 async def fill(old, name, partitions, count, start=0):
@@ -93,8 +93,8 @@ async def find_coordinator(broker, name, highest=None):
     request = metadata.FindCoordinatorRequest(key_type=0, coordinator_keys=(name,))
     with anyio.fail_after(20):
         while True:
-            answer = await broker.request(request, highest=highest)
-            (found,) = answer.coordinators
+            response = await broker.request(request, highest=highest)
+            (found,) = response.coordinators
             if found.error_code == 0:
                 return found
             assert found.error_code == 15, "COORDINATOR_NOT_AVAILABLE"
@@ -124,8 +124,8 @@ async def test_an_unsupported_api_versions_request_is_retried_in_a_supported_ver
 
 async def test_the_highest_versions_are_those_of_the_broker(old):
     async with connected(old) as broker:
-        answer = await broker.request(metadata.ApiVersionsRequest(), highest=0)
-    theirs = {api.api_key: api.max_version for api in answer.api_keys}
+        response = await broker.request(metadata.ApiVersionsRequest(), highest=0)
+    theirs = {api.api_key: api.max_version for api in response.api_keys}
     highest = HIGHEST[old.version]
     assert {r: min(r.versions.high, theirs[r.api_key]) for r in highest} == highest
 
@@ -245,11 +245,11 @@ async def test_every_codec_is_read_and_written(old, name, codec):
     async with connected(old) as broker:
         await create(broker, name)
         await append(broker, tp, records[:1])
-        answer = await broker.produce_messages({tp: encode_batch(records[1:], codec=codec)})
-        (produced,) = answer.responses[0].partition_responses
+        response = await broker.produce_messages({tp: encode_batch(records[1:], codec=codec)})
+        (produced,) = response.responses[0].partition_responses
         assert (produced.error_code, produced.base_offset) == (0, 1)
-        answer = await broker.fetch_messages({tp: 1})
-        (fetched,) = answer.responses[0].partitions
+        response = await broker.fetch_messages({tp: 1})
+        (fetched,) = response.responses[0].partitions
         (batch,) = read_batches(memoryview(fetched.records), topic=name, partition=0)
         assert batch.codec == codec
     async with Consumer(
@@ -336,8 +336,8 @@ async def test_a_topic_has_an_id_or_a_name(old, name, sent):
     """Before 2.8 there are no ids: a fetch must use the name."""
     await fill(old, name, 1, 3)
     async with connected(old) as broker:
-        answer = await broker.request_metadata([name])
-        (topic,) = answer.topics
+        response = await broker.request_metadata([name])
+        (topic,) = response.topics
         assert (topic.topic_id != NO_ID) == HAS_IDS[old.version]
     async with Consumer(bootstrap_servers=old.bootstrap_servers) as consumer:
         await consumer.assign([TopicPartition(name, 0)])
@@ -369,8 +369,8 @@ async def test_every_version_of_produce_and_fetch(old, name):
             ),
         )
         for count, version in enumerate(spoken(old, produce.ProduceRequest), 1):
-            answer = await broker.request(appended, highest=version)
-            (partition,) = answer.responses[0].partition_responses
+            response = await broker.request(appended, highest=version)
+            (partition,) = response.responses[0].partition_responses
             assert (partition.error_code, partition.base_offset) == (0, count), version
         for version in spoken(old, fetch.FetchRequest):
             asked = fetch.FetchRequest(
@@ -388,8 +388,8 @@ async def test_every_version_of_produce_and_fetch(old, name):
                     ),
                 ),
             )
-            answer = await broker.request(asked, highest=version)
-            (partition,) = answer.responses[0].partitions
+            response = await broker.request(asked, highest=version)
+            (partition,) = response.responses[0].partitions
             batches = list(read_batches(memoryview(partition.records), topic=name, partition=0))
             assert [b.base_offset for b in batches] == list(range(count + 1)), version
 
@@ -412,8 +412,8 @@ async def test_every_version_of_list_offsets(old, name):
                         ),
                     ),
                 )
-                answer = await broker.request(asked, highest=version)
-                (found,) = answer.topics[0].partitions
+                response = await broker.request(asked, highest=version)
+                (found,) = response.topics[0].partitions
                 assert (found.error_code, found.offset) == (0, offset), (version, timestamp)
 
 
@@ -428,9 +428,9 @@ async def test_every_version_of_metadata_and_coordinator(old, name):
                 # Before version 4 a broker is not to be asked to leave topics alone.
                 allow_auto_topic_creation=version < 4,
             )
-            answer = await broker.request(asked, highest=version)
-            assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(1, host, int(port))]
-            (topic,) = answer.topics
+            response = await broker.request(asked, highest=version)
+            assert [(b.node_id, b.host, b.port) for b in response.brokers] == [(1, host, int(port))]
+            (topic,) = response.topics
             assert (topic.name, sorted(p.partition_index for p in topic.partitions)) == (
                 name,
                 [0, 1],
@@ -527,11 +527,11 @@ async def check_committed(ask, name, committed, *, everything):
         request = offsets.OffsetFetchRequest(
             groups=(offsets.OffsetFetchRequestGroup(group_id=name, topics=topics),)
         )
-        (answer,) = (await ask(request)).groups
-        assert (answer.group_id, answer.error_code) == (name, 0)
+        (response,) = (await ask(request)).groups
+        assert (response.group_id, response.error_code) == (name, 0)
         assert [
             (t.name, p.partition_index, (p.committed_offset, p.metadata), p.error_code)
-            for t in answer.topics
+            for t in response.topics
             for p in t.partitions
         ] == [(name, 0, committed, 0)]
 
@@ -549,8 +549,8 @@ async def test_the_groups_of_a_broker(old, name):
                 await anext(member)
             listed = await broker.request(group.ListGroupsRequest())
             assert (name, "workers") in [(g.group_id, g.protocol_type) for g in listed.groups]
-            answer = await broker.request(group.DescribeGroupsRequest(groups=(name,)))
-            (described,) = answer.groups
+            response = await broker.request(group.DescribeGroupsRequest(groups=(name,)))
+            (described,) = response.groups
             assert (described.group_state, described.protocol_data) == ("Stable", "split")
             assert [(m.member_metadata, m.member_assignment) for m in described.members] == [
                 (b"host", b"0/1")

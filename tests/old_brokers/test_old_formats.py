@@ -64,10 +64,10 @@ async def write(kafka, name, *batches):
     async with Broker.open(host, int(port)) as broker:
         await append(broker, tp, [NewRecord(b"first", b"", 999)])
         for batch in batches:
-            answer = await broker.produce_messages({tp: batch})
-            assert answer.responses[0].partition_responses[0].error_code == 0
-        answer = await broker.fetch_messages({tp: 0})
-        return bytes(answer.responses[0].partitions[0].records)
+            response = await broker.produce_messages({tp: batch})
+            assert response.responses[0].partition_responses[0].error_code == 0
+        response = await broker.fetch_messages({tp: 0})
+        return bytes(response.responses[0].partitions[0].records)
 
 
 async def consumed(kafka, name, count, start=0, **options):

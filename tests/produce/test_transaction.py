@@ -128,7 +128,7 @@ def committed(codes: Mapping[TopicPartition, int]) -> TxnOffsetCommitResponse:
     )
 
 
-def answer_to(request: Any, code: int, **fields: Any) -> Any:
+def response_to(request: Any, code: int, **fields: Any) -> Any:
     """Return a response with this error code, for each partition if it has them."""
     match request:
         case InitProducerIdRequest():
@@ -179,12 +179,14 @@ class Run:
         self.do(Sent, token=self.sends[-1].token)
         return self.sends[-1]
 
-    def answer(self, code: int = E.NONE, **fields: Any) -> tuple[Any, ...]:
+    def respond(self, code: int = E.NONE, **fields: Any) -> tuple[Any, ...]:
         """Send the last request, and answer it."""
         send = self.sent()
-        return self.do(Replied, token=send.token, response=answer_to(send.request, code, **fields))
+        return self.do(
+            Replied, token=send.token, response=response_to(send.request, code, **fields)
+        )
 
-    def respond(self, response: Any) -> tuple[Any, ...]:
+    def respond_with(self, response: Any) -> tuple[Any, ...]:
         return self.do(Replied, token=self.sent().token, response=response)
 
     def lose(self) -> tuple[Any, ...]:
@@ -225,7 +227,7 @@ def ready(version: int) -> Run:
     """A producer with id 7 in epoch 3, after a transaction of this version."""
     run = Run()
     run.call(InitializeRequested)
-    run.answer()
+    run.respond()
     run.state = attrs.evolve(run.state, version=version, is_epoch_used=True)
     run.sends.clear()
     assert run.at(Phase.READY)
@@ -244,7 +246,7 @@ def with_t0(version: int) -> Run:
     run = opened(version)
     run.add(T0)
     if version < 2:
-        run.answer()
+        run.respond()
     run.sends.clear()
     assert not run.state.needs_adding(T0)
     return run
@@ -280,8 +282,8 @@ def test_a_producer_gets_its_id_and_epoch() -> None:
     assert started.phase is Phase.INITIALIZING
     started, effects = step(started, Sent(now=0.0, token=1))
     assert effects == ()
-    answer = answer_to(request, E.NONE)
-    after, effects = step(started, Replied(now=0.0, token=1, response=answer))
+    response = response_to(request, E.NONE)
+    after, effects = step(started, Replied(now=0.0, token=1, response=response))
     assert effects == (Complete(call=1),)
     assert after == attrs.evolve(NEW, phase=Phase.READY, producer_id=7, epoch=3, last_token=1)
 
@@ -303,23 +305,23 @@ def test_a_request_is_repeated(code: int, look_up: bool, is_soon: bool) -> None:
             run.call(InitializeRequested)
         elif run.state.phase is Phase.IN_TRANSACTION and run.calls == 2:
             run.commit_offsets()
-            run.answer()
+            run.respond()
         first = run.sends[-1]
         for attempts in (1, 2):
-            (send,) = run.answer(code)
+            (send,) = run.respond(code)
             assert send == attrs.evolve(
                 first, token=send.token, attempts=attempts, look_up=look_up, is_soon=is_soon
             )
-        run.answer()
+        run.respond()
         assert run.sends[-1].attempts in (2, 0)
 
 
 def test_adding_partitions_is_repeated() -> None:
     run = opened(1)
     run.add(T0)
-    (send,) = run.answer(E.UNKNOWN_TOPIC_OR_PARTITION)
+    (send,) = run.respond(E.UNKNOWN_TOPIC_OR_PARTITION)
     assert (send.attempts, send.look_up, run.state.needs_epoch) == (1, False, False)
-    run.answer()
+    run.respond()
     assert run.state.added == {T0}
 
 
@@ -337,9 +339,9 @@ def test_a_start_that_is_given_up_can_be_repeated() -> None:
     assert run.at(Phase.UNINITIALIZED)
     run.call(InitializeRequested)
     before = run.state
-    run.do(Replied, token=late.token, response=answer_to(late.request, E.NONE))
+    run.do(Replied, token=late.token, response=response_to(late.request, E.NONE))
     assert run.state == before
-    run.answer()
+    run.respond()
     assert run.at(Phase.READY)
 
 
@@ -348,7 +350,7 @@ def test_the_owner_of_an_epoch_is_fenced(code: int) -> None:
     run = ready(1)
     run.do(EpochNeeded, number=0)
     call = run.call(BeginRequested, version=1)
-    run.answer(code)
+    run.respond(code)
     fenced = Like(ProducerFencedError, "another producer has begun with transactional id 'tx'")
     assert run.at(Phase.FENCED)
     assert fenced == run.ended[call]
@@ -372,7 +374,7 @@ def test_the_owner_of_an_epoch_is_fenced(code: int) -> None:
 def test_a_start_is_refused(code: int, words: str) -> None:
     run = Run()
     call = run.call(InitializeRequested)
-    run.answer(code)
+    run.respond(code)
     assert run.at(Phase.FATAL)
     assert words in str(run.ended[call])
 
@@ -382,7 +384,7 @@ def test_a_forgotten_transactional_id_is_not_taken_up_again() -> None:
     run = ready(1)
     run.do(EpochNeeded, number=0)
     call = run.call(BeginRequested, version=1)
-    run.answer(producer_id=8, producer_epoch=0)
+    run.respond(producer_id=8, producer_epoch=0)
     assert run.at(Phase.FATAL)
     error = run.ended[call]
     assert Like(BrokerError, "idle for transactional.id.expiration.ms (7 days by default)") == error
@@ -393,7 +395,7 @@ def test_after_the_last_epoch_there_is_another_id() -> None:
     run = ready(1)
     run.state = attrs.evolve(run.state, epoch=32766, needs_epoch=True)
     call = run.call(BeginRequested, version=1)
-    run.answer(producer_id=8, producer_epoch=0)
+    run.respond(producer_id=8, producer_epoch=0)
     assert (run.ended[call], run.state.producer_id, run.state.epoch) == (None, 8, 0)
 
 
@@ -418,7 +420,7 @@ def test_version_2_begins_in_an_epoch_of_its_own() -> None:
         transactional_id="tx", transaction_timeout_ms=60_000, producer_id=7, producer_epoch=3
     )
     assert send.lowest == 3
-    run.answer(producer_epoch=4)
+    run.respond(producer_epoch=4)
     assert (run.ended[call], run.state.phase) == (None, Phase.IN_TRANSACTION)
     assert (run.state.epoch, run.state.version) == (4, 2)
 
@@ -431,7 +433,7 @@ def test_another_timeout_comes_with_another_epoch(version: int) -> None:
         begun = run.call(BeginRequested, version=version, timeout_ms=timeout_ms)
         if begun not in run.ended:
             told.append(run.sends[-1].request.transaction_timeout_ms)
-            run.answer(producer_epoch=run.state.epoch + 1)
+            run.respond(producer_epoch=run.state.epoch + 1)
         assert run.ended[begun] is None
         run.call(AbortRequested)
     assert told == [10_000, 60_000]
@@ -524,7 +526,7 @@ def test_partitions_are_added_before_records(version: int) -> None:
         highest=3,
     )
     assert run.state.needs_adding(T0)
-    assert run.answer() == ()
+    assert run.respond() == ()
     assert run.state.added == {T0, T1, U0}
     assert run.add(T0) == ()
 
@@ -539,9 +541,9 @@ def test_one_request_adds_what_was_wanted_meanwhile() -> None:
     run = opened(1)
     run.add(T0)
     assert (run.add(T1), run.add(T0), run.add(U0)) == ((), (), ())
-    (send,) = run.answer()
+    (send,) = run.respond()
     assert [t.name for t in send.request.v3_and_below_topics] == ["t", "u"]
-    run.answer()
+    run.respond()
     assert run.state.added == {T0, T1, U0}
 
 
@@ -549,24 +551,26 @@ def test_a_refused_partition_leaves_the_others_added() -> None:
     """franz-go 1348: p0 was forgotten, so the transaction was left open."""
     run = with_t0(1)
     run.add(T1)
-    run.answer(E.TOPIC_AUTHORIZATION_FAILED)
+    run.respond(E.TOPIC_AUTHORIZATION_FAILED)
     assert run.at(Phase.ABORTABLE_ERROR)
     assert Like(AuthorizationError, "WRITE on topic 't' is not allowed") == run.state.error
     assert run.state.added == {T0}
     call = run.call(AbortRequested)
     assert run.sends[-1] == end(commit=False, token=4)
-    run.answer()
+    run.respond()
     assert (run.ended[call], run.state.phase) == (None, Phase.READY)
 
 
 def test_the_gravest_code_of_a_partition_counts() -> None:
     run = opened(1)
     run.add(T0, T1, U0)
-    (send,) = run.respond(
+    (send,) = run.respond_with(
         added({T0: E.OPERATION_NOT_ATTEMPTED, T1: E.UNKNOWN_TOPIC_OR_PARTITION, U0: E.NONE})
     )
     assert send.attempts == 1
-    run.respond(added({T0: E.OPERATION_NOT_ATTEMPTED, T1: E.TOPIC_AUTHORIZATION_FAILED, U0: 0}))
+    run.respond_with(
+        added({T0: E.OPERATION_NOT_ATTEMPTED, T1: E.TOPIC_AUTHORIZATION_FAILED, U0: 0})
+    )
     assert Like(AuthorizationError, "adding t/1") == run.state.error
     assert run.state.added == frozenset()
 
@@ -575,9 +579,9 @@ def test_a_response_without_a_partition_is_none() -> None:
     """aiokafka 1039: other partitions than were asked for ended its task."""
     run = opened(1)
     run.add(T0, T1)
-    (send,) = run.respond(added({T0: E.NONE, U0: E.NONE}))
+    (send,) = run.respond_with(added({T0: E.NONE, U0: E.NONE}))
     assert (send.attempts, send.look_up, run.state.needs_epoch) == (1, True, True)
-    run.respond(added({T0: E.NONE, T1: E.NONE, U0: E.INVALID_REQUEST}))
+    run.respond_with(added({T0: E.NONE, T1: E.NONE, U0: E.INVALID_REQUEST}))
     assert run.state.added == {T0, T1}
 
 
@@ -599,9 +603,9 @@ def test_offsets_are_committed_after_their_group_was_added(version: int) -> None
             highest=4,
         )
     ]
-    (send,) = run.answer()
+    (send,) = run.respond()
     assert send == offsets_send(3, lowest=3, highest=4)
-    assert run.answer() == (Complete(call=call),)
+    assert run.respond() == (Complete(call=call),)
     run.commit_offsets(TWENTY)
     assert run.requests == ["AddOffsetsToTxn", "TxnOffsetCommit", "TxnOffsetCommit"]
 
@@ -610,7 +614,7 @@ def test_version_2_commits_offsets_at_once() -> None:
     run = opened(2)
     call = run.commit_offsets()
     assert run.sends == [offsets_send(2, lowest=5, highest=5)]
-    assert run.answer() == (Complete(call=call),)
+    assert run.respond() == (Complete(call=call),)
 
 
 def offsets_send(token: int, *, lowest: int, highest: int) -> Send:
@@ -675,8 +679,8 @@ def test_refused_offsets_abort(version: int, code: int, kind: type[Exception]) -
     run = opened(version)
     call = run.commit_offsets()
     if version < 2:
-        run.answer()
-    run.answer(code)
+        run.respond()
+    run.respond(code)
     refused = Like(kind)
     assert refused == run.ended[call]
     assert refused == run.state.error
@@ -684,7 +688,7 @@ def test_refused_offsets_abort(version: int, code: int, kind: type[Exception]) -
     assert isinstance(run.ended[run.call(CommitRequested)], TransactionAbortedError)
     run.call(AbortRequested)
     assert run.requests[-1] == "EndTxn"
-    run.answer()
+    run.respond()
     assert run.at(Phase.READY)
 
 
@@ -692,7 +696,7 @@ def test_refused_offsets_abort(version: int, code: int, kind: type[Exception]) -
 def test_a_group_that_may_not_be_read_aborts(version: int) -> None:
     run = opened(version)
     call = run.commit_offsets()
-    run.answer(E.GROUP_AUTHORIZATION_FAILED)
+    run.respond(E.GROUP_AUTHORIZATION_FAILED)
     assert Like(AuthorizationError, "READ on group 'g' is not allowed") == run.ended[call]
     assert run.at(Phase.ABORTABLE_ERROR)
     run.call(AbortRequested)
@@ -704,7 +708,7 @@ def test_offsets_need_a_broker_that_fences_members(version: int) -> None:
     run = opened(version)
     call = run.commit_offsets()
     if version < 2:
-        run.answer()
+        run.respond()
     error = UnsupportedVersionError("TxnOffsetCommit 3")
     run.refuse(error)
     words = "TxnOffsetCommit 3" if version == 2 else "need brokers from 2.5 on"
@@ -717,10 +721,10 @@ def test_a_response_without_an_offset_is_none(version: int) -> None:
     run = opened(version)
     call = run.commit_offsets({T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(2)})
     if version < 2:
-        run.answer()
-    (send,) = run.respond(committed({T0: E.NONE, U0: E.NONE}))
+        run.respond()
+    (send,) = run.respond_with(committed({T0: E.NONE, U0: E.NONE}))
     assert (send.attempts, send.look_up) == (1, True)
-    run.respond(committed({T0: E.NONE, T1: E.NONE, U0: E.INVALID_REQUEST}))
+    run.respond_with(committed({T0: E.NONE, T1: E.NONE, U0: E.INVALID_REQUEST}))
     assert run.ended[call] is None
 
 
@@ -730,7 +734,7 @@ def test_offsets_that_are_given_up_abort(version: int) -> None:
     run = opened(version)
     call = run.commit_offsets()
     if version < 2:
-        run.answer()
+        run.respond()
     run.sent()
     run.give_up(call)
     assert (
@@ -748,12 +752,12 @@ def test_a_late_commit_of_offsets_cannot_follow_a_newer_one(version: int) -> Non
     run = opened(version)
     run.commit_offsets()
     if version < 2:
-        run.answer()
+        run.respond()
     run.lose()
-    run.answer()
+    run.respond()
     assert run.at(Phase.IN_TRANSACTION)
     again = run.commit_offsets(TEN)
-    run.answer()
+    run.respond()
     assert run.ended[again] is None
     newer = run.commit_offsets(TWENTY)
     assert Like(RequestTimeoutError, "with the offset of t/0 got no response") == run.ended[newer]
@@ -778,7 +782,7 @@ def test_a_transaction_ends_with_one_request(version: int, kind: Callable[..., E
     run = with_t0(version)
     call = run.call(kind)
     assert run.sends == [end(commit=kind is CommitRequested, token=3)]
-    assert run.answer() == (Complete(call=call),)
+    assert run.respond() == (Complete(call=call),)
     assert run.state == attrs.evolve(
         ready(version).state,
         number=1,
@@ -793,7 +797,7 @@ def test_version_2_ends_the_epoch(kind: Callable[..., Event]) -> None:
     run = with_t0(2)
     call = run.call(kind)
     assert run.sends == [end(commit=kind is CommitRequested, token=2, version=2)]
-    assert run.answer(producer_id=8, producer_epoch=0) == (Complete(call=call),)
+    assert run.respond(producer_id=8, producer_epoch=0) == (Complete(call=call),)
     assert (run.state.producer_id, run.state.epoch) == (8, 0)
     assert run.at(Phase.READY)
 
@@ -811,8 +815,8 @@ def test_offsets_alone_are_a_transaction(version: int) -> None:
     run = opened(version)
     run.commit_offsets()
     if version < 2:
-        run.answer()
-    run.answer()
+        run.respond()
+    run.respond()
     run.call(CommitRequested)
     assert run.requests[-1] == "EndTxn"
 
@@ -847,7 +851,7 @@ def test_a_failed_record_aborts(version: int) -> None:
     assert (aborted.why, run.state.error, run.sends) == (error, error, [])
     assert run.at(Phase.ABORTABLE_ERROR)
     run.call(AbortRequested)
-    run.answer()
+    run.respond()
     run.call(BeginRequested, version=version)
     assert (run.state.phase, run.state.error) == (Phase.IN_TRANSACTION, None)
 
@@ -879,9 +883,9 @@ def test_a_commit_without_a_response_is_repeated_in_another_epoch(version: int) 
     (again,) = run.lose()
     assert again == end(commit=True, token=again.token, attempts=1, look_up=True)
     assert run.state.is_end_lost
-    run.answer(E.CONCURRENT_TRANSACTIONS)
+    run.respond(E.CONCURRENT_TRANSACTIONS)
     assert run.state.is_end_lost  # franz-go 1359: a retriable response cleared it
-    run.answer()
+    run.respond()
     assert (run.ended[call], run.state.phase) == (None, Phase.READY)
     assert run.requests == ["EndTxn"] * 3
     begun = run.call(BeginRequested, version=version)
@@ -889,14 +893,14 @@ def test_a_commit_without_a_response_is_repeated_in_another_epoch(version: int) 
         transactional_id="tx", transaction_timeout_ms=60_000, producer_id=7, producer_epoch=3
     )
     assert begun not in run.ended
-    run.answer(producer_epoch=4)
+    run.respond(producer_epoch=4)
     assert (run.ended[begun], run.state.epoch, run.state.needs_epoch) == (None, 4, False)
 
 
 def test_version_2_needs_no_other_epoch() -> None:
     run, call = committing(2)
     run.lose()
-    run.answer(producer_id=7, producer_epoch=4)
+    run.respond(producer_id=7, producer_epoch=4)
     assert (run.ended[call], run.state.needs_epoch) == (None, False)
     run.call(BeginRequested, version=2)
     assert run.requests == ["EndTxn", "EndTxn"]
@@ -917,7 +921,7 @@ def test_what_adds_may_come_late(version: int) -> None:
         run = opened(version)
         begin(run, *((T0,) if begin is Run.add else ()))
         run.lose()
-        run.answer()
+        run.respond()
         assert run.state.needs_epoch
         assert run.at(Phase.IN_TRANSACTION)
 
@@ -928,7 +932,7 @@ def test_a_batch_without_a_response_may_come_late(version: int) -> None:
     run.do(EpochNeeded, number=1)
     run.fail_record(RequestTimeoutError("expired"))
     run.call(AbortRequested)
-    run.answer()
+    run.respond()
     run.call(BeginRequested, version=version)
     assert run.requests == ["EndTxn", "InitProducerId"]
 
@@ -959,9 +963,9 @@ def test_the_outcome_of_a_commit_is_unknown(version: int) -> None:
     assert run.at(Phase.COMMITTING)
     assert begun not in run.ended
     assert run.requests == ["EndTxn", "EndTxn"]
-    run.answer(producer_id=7, producer_epoch=4)
+    run.respond(producer_id=7, producer_epoch=4)
     if version < 2:
-        run.answer(producer_epoch=4)
+        run.respond(producer_epoch=4)
         assert run.requests == ["EndTxn", "EndTxn", "InitProducerId"]
     assert (run.ended[begun], run.state.phase) == (None, Phase.IN_TRANSACTION)
     assert (run.state.number, run.state.epoch) == (2, 4)
@@ -976,7 +980,7 @@ def test_an_unknown_outcome_is_awaited(version: int, kind: Callable[..., Event])
     run.lose()
     assert run.at(Phase.UNRESOLVED)
     again = run.call(kind)
-    run.answer()
+    run.respond()
     assert (run.ended[again], run.state.phase, run.state.commits) == (None, Phase.READY, True)
 
 
@@ -985,7 +989,7 @@ def test_the_response_comes_after_the_call_was_given_up(version: int) -> None:
     run, call = committing(version)
     run.sent()
     run.give_up(call)
-    assert run.answer() == ()
+    assert run.respond() == ()
     assert (run.state.phase, run.state.commits) == (Phase.READY, True)
     resolved = run.call(ResolveRequested)
     assert (run.ended[resolved], len(run.sends)) == (None, 1)
@@ -1010,12 +1014,12 @@ def test_a_begin_that_waits_for_a_commit_is_given_up(version: int) -> None:
     run, call = committing(version)
     run.sent()
     run.give_up(call)
-    run.answer(E.CONCURRENT_TRANSACTIONS)
+    run.respond(E.CONCURRENT_TRANSACTIONS)
     begun = run.call(BeginRequested, version=version)
     run.give_up(begun)
     assert isinstance(run.ended[begun], TransactionOutcomeUnknownError)
     assert run.at(Phase.UNRESOLVED)
-    run.answer()
+    run.respond()
     assert run.at(Phase.READY)
 
 
@@ -1031,7 +1035,7 @@ def test_an_abort_goes_on_after_it_was_given_up(version: int) -> None:
         run.call(CommitRequested)
     again = run.call(AbortRequested)
     assert run.at(Phase.ABORTING)
-    run.answer()
+    run.respond()
     assert (run.ended[again], run.state.phase) == (None, Phase.READY)
 
 
@@ -1039,7 +1043,7 @@ def test_an_abort_goes_on_after_it_was_given_up(version: int) -> None:
 @pytest.mark.parametrize("code", [E.PRODUCER_FENCED, E.INVALID_PRODUCER_EPOCH])
 def test_a_commit_is_fenced(version: int, code: int) -> None:
     run, call = committing(version)
-    run.answer(code)
+    run.respond(code)
     assert run.at(Phase.FENCED)
     assert (
         Like(
@@ -1054,7 +1058,7 @@ def test_a_commit_is_fenced(version: int, code: int) -> None:
 def test_a_timeout_may_be_the_reason() -> None:
     run, call = committing(1)
     run.now += 60.0
-    run.answer(E.PRODUCER_FENCED)
+    run.respond(E.PRODUCER_FENCED)
     assert (
         Like(
             ProducerFencedError,
@@ -1076,7 +1080,7 @@ def test_a_fenced_commit_may_have_been_executed_before(
         run.give_up(call)
         fields = {"version": version} if kind is BeginRequested else {}
         call = run.call(kind, **fields)
-    run.answer(E.PRODUCER_FENCED)
+    run.respond(E.PRODUCER_FENCED)
     assert run.at(Phase.FENCED)
     if kind is BeginRequested:  # the outcome was reported as unknown before
         assert isinstance(run.ended[call], ProducerFencedError)
@@ -1089,7 +1093,7 @@ def test_a_fenced_commit_may_have_been_executed_before(
 @pytest.mark.parametrize("code", [E.INVALID_PRODUCER_ID_MAPPING, E.UNKNOWN_PRODUCER_ID])
 def test_an_unknown_producer_id_ends_the_producer(version: int, code: int) -> None:
     run, call = committing(version)
-    run.answer(code)
+    run.respond(code)
     assert run.at(Phase.FATAL)
     assert Like(BrokerError, "was idle for") == run.ended[call]
 
@@ -1097,7 +1101,7 @@ def test_an_unknown_producer_id_ends_the_producer(version: int, code: int) -> No
 def test_version_2_tells_that_the_coordinator_aborted() -> None:
     run, call = committing(2)
     run.now += 61.0
-    run.answer(E.INVALID_TXN_STATE)
+    run.respond(E.INVALID_TXN_STATE)
     assert (
         Like(
             TransactionAbortedError,
@@ -1107,13 +1111,13 @@ def test_version_2_tells_that_the_coordinator_aborted() -> None:
     )
     assert run.at(Phase.ABORTABLE_ERROR)
     run.call(AbortRequested)
-    run.answer(producer_id=7, producer_epoch=4)
+    run.respond(producer_id=7, producer_epoch=4)
     assert (run.state.phase, run.state.epoch) == (Phase.READY, 4)
 
 
 def test_version_2_has_nothing_to_commit_for_another_reason() -> None:
     run, call = committing(2)
-    run.answer(E.INVALID_TXN_STATE)
+    run.respond(E.INVALID_TXN_STATE)
     words = "the coordinator has aborted it, or none of its records was written"
     assert Like(TransactionAbortedError, words) == run.ended[call]
 
@@ -1125,10 +1129,10 @@ def test_a_commit_of_unknown_outcome_was_aborted(resume: bool) -> None:
     run.give_up(call)
     if resume:
         call = run.call(ResolveRequested)
-    (send,) = run.answer(E.INVALID_TXN_STATE)
+    (send,) = run.respond(E.INVALID_TXN_STATE)
     assert send == end(commit=False, token=send.token, version=2)
     assert run.at(Phase.ABORTING if resume else Phase.UNRESOLVED)
-    run.answer(producer_id=7, producer_epoch=4)
+    run.respond(producer_id=7, producer_epoch=4)
     assert (run.state.phase, run.state.commits) == (Phase.READY, False)
     assert not resume or run.ended[call] is None
 
@@ -1136,7 +1140,7 @@ def test_a_commit_of_unknown_outcome_was_aborted(resume: bool) -> None:
 @BELOW_2
 def test_below_version_2_the_state_of_a_transaction_is_no_reason(version: int) -> None:
     run, call = committing(version)
-    run.answer(E.INVALID_TXN_STATE)
+    run.respond(E.INVALID_TXN_STATE)
     assert run.at(Phase.FATAL)
     assert Like(BrokerError, "committing the") == run.ended[call]
 
@@ -1144,7 +1148,7 @@ def test_below_version_2_the_state_of_a_transaction_is_no_reason(version: int) -
 @VERSIONS
 def test_a_commit_is_refused(version: int) -> None:
     run, call = committing(version)
-    run.answer(E.TRANSACTION_ABORTABLE)
+    run.respond(E.TRANSACTION_ABORTABLE)
     assert isinstance(run.ended[call], TransactionAbortedError)
     assert run.at(Phase.ABORTABLE_ERROR)
 
@@ -1153,7 +1157,7 @@ def test_a_commit_is_refused(version: int) -> None:
 def test_a_refusal_does_not_tell_what_an_earlier_request_did(version: int) -> None:
     run, call = committing(version)
     run.lose()
-    run.answer(E.TRANSACTION_ABORTABLE)
+    run.respond(E.TRANSACTION_ABORTABLE)
     assert isinstance(run.ended[call], TransactionOutcomeUnknownError)
     assert run.at(Phase.FATAL)
 
@@ -1177,9 +1181,9 @@ def test_an_abort_waits_for_partitions_in_flight(version: int) -> None:
     run.sent()
     call = run.call(AbortRequested)
     assert run.requests == ["AddPartitionsToTxn"]
-    (send,) = run.answer()
+    (send,) = run.respond()
     assert send == end(commit=False, token=3)
-    run.answer()
+    run.respond()
     assert run.ended[call] is None
 
 
@@ -1191,7 +1195,7 @@ def test_an_abort_repeats_what_may_have_been_added(version: int) -> None:
     run.call(AbortRequested)
     (send,) = run.lose()
     assert (run.requests[-1], send.attempts) == ("AddPartitionsToTxn", 1)
-    run.answer()
+    run.respond()
     assert run.requests[-1] == "EndTxn"
 
 
@@ -1202,7 +1206,7 @@ def test_an_abort_ends_nothing_if_the_partitions_were_refused(version: int) -> N
         run.add(T0)
         run.sent()
         call = run.call(AbortRequested)
-        run.answer(code)
+        run.respond(code)
         assert (run.ended[call], run.state.phase) == (None, Phase.READY)
         assert run.requests == ["AddPartitionsToTxn"]
 
@@ -1211,7 +1215,7 @@ def test_an_abort_ends_nothing_if_the_partitions_were_refused(version: int) -> N
 def test_an_abort_does_not_wait_for_a_retry(version: int) -> None:
     run = opened(version)
     run.add(T0)
-    (send,) = run.answer(E.CONCURRENT_TRANSACTIONS)
+    (send,) = run.respond(E.CONCURRENT_TRANSACTIONS)
     call = run.call(AbortRequested)
     assert (run.ended[call], run.state.awaits(send.token)) == (None, False)
 
@@ -1222,7 +1226,7 @@ def test_a_refusal_tells_that_an_earlier_request_was_not_executed(version: int) 
     run = opened(version)
     run.add(T0)
     run.lose()
-    run.answer(E.CONCURRENT_TRANSACTIONS)
+    run.respond(E.CONCURRENT_TRANSACTIONS)
     call = run.call(AbortRequested)
     assert run.ended[call] is None
     assert run.requests == ["AddPartitionsToTxn"] * 3  # the last one is not sent
@@ -1237,9 +1241,9 @@ def test_an_abort_waits_for_a_group_in_flight(version: int) -> None:
     call = run.call(AbortRequested)
     assert Like(IllegalStateError, "the transaction is aborted") == run.ended[offsets]
     run.lose()
-    (send,) = run.answer()
+    (send,) = run.respond()
     assert send.request == end(commit=False, token=0).request
-    run.answer()
+    run.respond()
     assert run.ended[call] is None
 
 
@@ -1250,9 +1254,9 @@ def test_an_abort_that_waits_is_given_up(version: int) -> None:
     run.sent()
     run.give_up(run.call(AbortRequested))
     assert run.at(Phase.UNRESOLVED)
-    run.answer()
+    run.respond()
     assert run.requests[-1] == "EndTxn"
-    run.answer()
+    run.respond()
     assert run.at(Phase.READY)
 
 
@@ -1263,7 +1267,7 @@ def test_a_failure_keeps_what_may_have_been_added() -> None:
     run.add(T1)
     run.fail_record()
     assert run.lose() != ()
-    assert run.answer() == ()
+    assert run.respond() == ()
     assert run.state.added == {T0}
     assert run.state.wanted == frozenset()
 
@@ -1276,21 +1280,21 @@ def test_late_responses_change_nothing(version: int) -> None:
     run = opened(version)
     if version < 2:
         run.add(T0)
-        run.answer()
+        run.respond()
     run.commit_offsets()
     while run.sends[-1].to is Destination.TRANSACTION:
-        run.answer()
-    run.answer()
+        run.respond()
+    run.respond()
     run.call(CommitRequested)
-    run.answer()
+    run.respond()
     first = list(run.sends)
     run.call(BeginRequested, version=version)
     before = run.state
     for send in first:
         assert run.do(Sent, token=send.token) == ()
         for code in (E.NONE, E.PRODUCER_FENCED, E.CONCURRENT_TRANSACTIONS):
-            answer = answer_to(send.request, code)
-            assert run.do(Replied, token=send.token, response=answer) == ()
+            response = response_to(send.request, code)
+            assert run.do(Replied, token=send.token, response=response) == ()
         assert run.do(SendFailed, token=send.token, error=LOST) == ()
         assert run.do(Refused, token=send.token, error=LOST) == ()
     assert run.do(RecordFailed, number=1, error=LOST) == ()
@@ -1449,8 +1453,8 @@ class RandomRun(Run):
             fields: dict[str, Any] = {}
             if isinstance(send.request, InitProducerIdRequest | EndTxnRequest):
                 fields = {"producer_id": 7, "producer_epoch": self.state.epoch + 1}
-            answer = answer_to(send.request, self.random.choice(codes), **fields)
-            self.do(Replied, token=send.token, response=answer)
+            response = response_to(send.request, self.random.choice(codes), **fields)
+            self.do(Replied, token=send.token, response=response)
         elif chance < 0.98:
             self.do(SendFailed, token=send.token, error=LOST)
         else:

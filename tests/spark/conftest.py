@@ -203,8 +203,8 @@ class Kafka:
                 for key, value in configs.items()
             ),
         )
-        answer = self.with_broker(lambda b: b.request(CreateTopicsRequest(topics=(new,))))
-        assert [t.error_code for t in answer.topics] == [0]
+        response = self.with_broker(lambda b: b.request(CreateTopicsRequest(topics=(new,))))
+        assert [t.error_code for t in response.topics] == [0]
 
     def fill(self, topic: str, partition: int, records: list[NewRecord]) -> None:
         self.with_broker(lambda b: append(b, TopicPartition(topic, partition), records))
@@ -228,8 +228,8 @@ class Kafka:
         admin.delete_topics([topic])[topic].result(20)
 
     def exists(self, topic: str) -> bool:
-        answer = self.with_broker(lambda b: b.request_metadata([topic]))
-        return answer.topics[0].error_code == 0
+        response = self.with_broker(lambda b: b.request_metadata([topic]))
+        return response.topics[0].error_code == 0
 
     def commit(self, group: str, offsets: dict[TopicPartition, int]) -> None:
         """Commit like another client."""
@@ -242,10 +242,10 @@ class Kafka:
 
     def committed(self, group: str, *partitions: TopicPartition) -> list[int | None]:
         """Return the group's committed offset of each partition, or None."""
-        answer = self.with_broker(lambda b: b.fetch_consumer_group_offsets(group, partitions))
+        response = self.with_broker(lambda b: b.fetch_consumer_group_offsets(group, partitions))
         found = {
             TopicPartition(topic.name, p.partition_index): p.committed_offset
-            for of in answer.groups
+            for of in response.groups
             for topic in of.topics
             for p in topic.partitions
             if p.committed_offset >= 0

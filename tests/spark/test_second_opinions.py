@@ -36,7 +36,7 @@ from kafkagroup.wire.schema import NO_ID
 
 E = ErrorCode
 Offsets = dict[str, Any]
-Answer = Callable[[MetadataResponseTopic], MetadataResponseTopic | None]
+Edit = Callable[[MetadataResponseTopic], MetadataResponseTopic | None]
 
 NAMED = {"subscribe": "a"}
 PATTERN = {"subscribePattern": "^a$"}
@@ -66,7 +66,9 @@ def fill(broker: EmbeddedKafka, partition: int, count: int) -> None:
     broker.produce("a", [f"{partition}/{n}" for n in range(count)], partition=partition)
 
 
-def answer(broker: EmbeddedKafka, change: Answer, times: int | None = None, node: int = 0) -> Any:
+def edit_responses(
+    broker: EmbeddedKafka, change: Edit, times: int | None = None, node: int = 0
+) -> Any:
     """Change how topic "a" is described in so many metadata responses; None in all."""
 
     def lagging(response: MetadataResponse) -> MetadataResponse:
@@ -85,7 +87,7 @@ def without_ids(topic: MetadataResponseTopic) -> MetadataResponseTopic:
     return evolve(topic, topic_id=NO_ID)
 
 
-def refused(code: int) -> Answer:
+def refused(code: int) -> Edit:
     return lambda topic: MetadataResponseTopic(error_code=code, name=topic.name, partitions=())
 
 
@@ -136,14 +138,14 @@ ALL_ONCE = [(p, n) for p in range(8) for n in range(10)]
 
 @SELECTIONS
 @STRICTNESS
-def test_partitions_that_are_missing_in_all_answers_of_a_run_keep_their_position(
+def test_partitions_that_are_missing_in_all_responses_of_a_run_keep_their_position(
     kafka8: EmbeddedKafka, selection: dict[str, str], strict: str
 ) -> None:
     """Answers of 8, 4 and 8 partitions read four partitions twice, also with failOnDataLoss."""
     runs = Runs(kafka8, failOnDataLoss=strict, **selection)
     assert runs.run() == 80
     seen = runs.last
-    lag = answer(kafka8, half)
+    lag = edit_responses(kafka8, half)
     assert (runs.run(), runs.last) == (0, seen)
     lag.stop()
     assert (runs.run(), runs.last) == (0, seen)
@@ -155,14 +157,14 @@ def test_partitions_that_are_missing_in_all_answers_of_a_run_keep_their_position
 
 @SELECTIONS
 @pytest.mark.parametrize("available_now", [True, False])
-def test_one_answer_of_fewer_partitions_delays_nothing(
+def test_one_response_of_fewer_partitions_delays_nothing(
     kafka8: EmbeddedKafka, selection: dict[str, str], available_now: bool
 ) -> None:
     runs = Runs(kafka8, **selection)
     runs.run(available_now)
     for partition in range(8):
         fill(kafka8, partition, 1)
-    answer(kafka8, half, times=1)
+    edit_responses(kafka8, half, times=1)
     assert runs.run(available_now) == 8
 
 
@@ -181,7 +183,7 @@ def test_one_answer_of_fewer_partitions_delays_nothing(
     ids=["no-leader", "unknown", "unknown-id", "denied", "unlisted", "half", "leaderless"],
 )
 def test_a_passing_error_of_a_patterns_topic_neither_ends_the_query_nor_repeats_rows(
-    kafka8: EmbeddedKafka, passing: Answer, strict: str
+    kafka8: EmbeddedKafka, passing: Edit, strict: str
 ) -> None:
     """It was an error of the query, or the topic counted as deleted, and was read again."""
     runs = Runs(kafka8, failOnDataLoss=strict, subscribePattern="[ab]")
@@ -189,9 +191,9 @@ def test_a_passing_error_of_a_patterns_topic_neither_ends_the_query_nor_repeats_
     reader = StreamReader(runs.options, None)  # type: ignore[arg-type]
     try:
         for times in (1, 2, 3):
-            answer(kafka8, passing, times=times)
+            edit_responses(kafka8, passing, times=times)
             assert runs.batches(reader) == 0
-        answer(kafka8, passing, times=3)
+        edit_responses(kafka8, passing, times=3)
         assert runs.run() == 0
         fill(kafka8, 0, 1)
         kafka8.produce("b", ["0/0"], partition=0)
@@ -209,7 +211,7 @@ def test_a_lasting_error_delays_only_its_topic_and_is_reported_once(
     runs = Runs(kafka8, **both)
     runs.run()
     reader = StreamReader(runs.options, None)  # type: ignore[arg-type]
-    lag = answer(kafka8, refused(E.LEADER_NOT_AVAILABLE))
+    lag = edit_responses(kafka8, refused(E.LEADER_NOT_AVAILABLE))
     try:
         kafka8.produce("b", ["0/0"], partition=0)
         assert runs.batches(reader) == 1
@@ -232,7 +234,7 @@ def test_a_partition_without_a_leader_delays_no_other(
     runs.run()
     for partition in range(8):
         fill(kafka8, partition, 1)
-    lag = answer(kafka8, leaderless)
+    lag = edit_responses(kafka8, leaderless)
     assert runs.run(available_now=False) == 7
     assert "a/7 has no leader" in caplog.text
     lag.stop()
@@ -244,9 +246,9 @@ def test_available_now_waits_for_a_leader(kafka8: EmbeddedKafka) -> None:
     runs = Runs(kafka8, **NAMED)
     runs.run()
     fill(kafka8, 7, 1)
-    answer(kafka8, leaderless, times=9)
+    edit_responses(kafka8, leaderless, times=9)
     assert runs.run() == 1
-    lag = answer(kafka8, leaderless)
+    lag = edit_responses(kafka8, leaderless)
     fill(kafka8, 7, 1)
     runs.options = attrs.evolve(runs.options, api_timeout=2.0)
     assert runs.run() == 0
@@ -257,9 +259,9 @@ def test_available_now_waits_for_a_leader(kafka8: EmbeddedKafka) -> None:
 def test_a_denied_topic_that_was_subscribed_by_name_is_an_error(kafka8: EmbeddedKafka) -> None:
     runs = Runs(kafka8, **NAMED)
     runs.run()
-    answer(kafka8, refused(E.TOPIC_AUTHORIZATION_FAILED), times=3)
+    edit_responses(kafka8, refused(E.TOPIC_AUTHORIZATION_FAILED), times=3)
     assert runs.run() == 0
-    answer(kafka8, refused(E.TOPIC_AUTHORIZATION_FAILED))
+    edit_responses(kafka8, refused(E.TOPIC_AUTHORIZATION_FAILED))
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
         runs.run()
 
@@ -299,7 +301,7 @@ def test_a_topic_without_an_id_that_lost_partitions_is_a_loss_once_it_is_confirm
 ) -> None:
     """Brokers before 2.8 have no ids: such a topic was recreated with fewer partitions."""
     runs = Runs(kafka8, failOnDataLoss=strict, **NAMED)
-    answer(kafka8, lambda topic: half(without_ids(topic)))
+    edit_responses(kafka8, lambda topic: half(without_ids(topic)))
     runs.last = {
         "kafkagroup": 1,
         "group": None,
@@ -313,12 +315,12 @@ def test_a_topic_without_an_id_that_lost_partitions_is_a_loss_once_it_is_confirm
         assert [tp.partition for tp in Positions.from_json(runs.last).offsets] == [0, 1, 2, 3]
 
 
-def test_an_answer_without_ids_is_no_recreated_topic(kafka8: EmbeddedKafka) -> None:
+def test_a_response_without_ids_is_no_recreated_topic(kafka8: EmbeddedKafka) -> None:
     """While brokers are upgraded to 2.8, some report ids and some do not."""
     runs = Runs(kafka8, **NAMED)
     runs.run()
     seen = runs.last
-    lag = answer(kafka8, without_ids)
+    lag = edit_responses(kafka8, without_ids)
     assert (runs.run(), runs.last) == (0, seen)
     lag.stop()
     assert (runs.run(), runs.last) == (0, seen)
@@ -333,14 +335,14 @@ def test_the_id_of_a_deleted_topic_is_no_recreated_topic(
     runs = Runs(kafka8, failOnDataLoss=strict, **NAMED)
     runs.run()
     fill(kafka8, 0, 1)
-    answer(kafka8, lambda topic: evolve(topic, topic_id=UUID(int=7)), times=3)
+    edit_responses(kafka8, lambda topic: evolve(topic, topic_id=UUID(int=7)), times=3)
     assert runs.run(available_now) == 1
 
 
 def test_a_new_query_starts_in_all_partitions(kafka8: EmbeddedKafka) -> None:
-    """With `latest`, a partition that the first answer lacked was read from its start."""
+    """With `latest`, a partition that the first response lacked was read from its start."""
     runs = Runs(kafka8, startingOffsets="latest", **NAMED)
-    answer(kafka8, half, times=1)
+    edit_responses(kafka8, half, times=1)
     assert runs.run(available_now=False) == 0
 
 
@@ -349,11 +351,11 @@ def test_a_new_query_starts_in_all_partitions(kafka8: EmbeddedKafka) -> None:
     "lag", [half, refused(E.LEADER_NOT_AVAILABLE), refused(E.UNKNOWN_TOPIC_OR_PARTITION)]
 )
 def test_a_table_has_all_partitions(
-    kafka8: EmbeddedKafka, selection: dict[str, str], lag: Answer
+    kafka8: EmbeddedKafka, selection: dict[str, str], lag: Edit
 ) -> None:
-    """It had those of one answer: half of the rows, without a word."""
+    """It had those of one response: half of the rows, without a word."""
     reader = TableReader(Runs(kafka8, **selection).options, None)  # type: ignore[arg-type]
-    answer(kafka8, lag, times=1)
+    edit_responses(kafka8, lag, times=1)
     assert sorted(task.value.tp.partition for task in reader.partitions()) == [*range(8)]
 
 
@@ -361,7 +363,7 @@ def test_another_broker_is_asked_for_what_one_does_not_know() -> None:
     """The connected broker would be asked again and again, while it lags behind."""
     with EmbeddedKafka({"a": 8}, nodes=2) as broker:
         for node in range(3):
-            lag = answer(broker, half, node=node) if node else None
+            lag = edit_responses(broker, half, node=node) if node else None
             reader = TableReader(Runs(broker, **NAMED).options, None)  # type: ignore[arg-type]
             fill(broker, 7, 1)
             assert sum(task.value.end for task in reader.partitions()) == node + 1, node

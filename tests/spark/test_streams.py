@@ -108,7 +108,7 @@ def test_partitions_that_are_added_are_read_from_their_start(
 
 
 @pytest.mark.parametrize("selection", [{"subscribe": "a"}, {"subscribePattern": "^a"}])
-def test_answers_of_8_4_and_8_partitions_give_all_rows_once(
+def test_responses_of_8_4_and_8_partitions_give_all_rows_once(
     spark: Any, tmp_path: Path, selection: dict[str, str]
 ) -> None:
     """Four partitions left the stream's offsets, and all their records were read again."""

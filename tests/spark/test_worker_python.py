@@ -77,5 +77,5 @@ def test_of_executors_elsewhere_it_is_a_warning(
 def test_a_python_with_the_package_and_files_that_are_sent_are_accepted(empty: str) -> None:
     assert registered(Session(sys.executable)) == ["kafkagroup"]
     assert registered(Session(empty, "local[2]", "kafkagroup.zip")) == ["kafkagroup"]
-    broken = Session("/bin/false")  # an answer that says nothing
+    broken = Session("/bin/false")  # a response that says nothing
     assert registered(broken) == ["kafkagroup"]

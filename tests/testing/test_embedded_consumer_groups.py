@@ -92,14 +92,14 @@ class OneGroup:
         return self.result_of(self.ask(member, epoch, topic_partitions=listing))
 
     @staticmethod
-    def result_of(answer: ConsumerGroupHeartbeatResponse) -> tuple[Any, ...]:
+    def result_of(response: ConsumerGroupHeartbeatResponse) -> tuple[Any, ...]:
         """Return (epoch, assignment), or the error's code."""
-        if answer.error_code:
-            return (ErrorCode(answer.error_code),)
-        if answer.assignment is None:
-            return (answer.member_epoch, None)
-        parts = answer.assignment.topic_partitions
-        return (answer.member_epoch, {t.topic_id: t.partitions for t in parts})
+        if response.error_code:
+            return (ErrorCode(response.error_code),)
+        if response.assignment is None:
+            return (response.member_epoch, None)
+        parts = response.assignment.topic_partitions
+        return (response.member_epoch, {t.topic_id: t.partitions for t in parts})
 
     def commit(self, member: str, epoch: int, partition: int) -> ErrorCode:
         """Return the error for committing an offset of this partition of "t"."""
@@ -224,7 +224,7 @@ def test_wrong_epochs_are_fenced() -> None:
     assert one_group.heartbeat("a", 9) == (E.FENCED_MEMBER_EPOCH,)
     one_group.heartbeat("a", 2)
     one_group.heartbeat("a", 2, {T: (0, 1)})
-    # The answer may have been lost: with all that it owns the member may say it again.
+    # The response may have been lost: with all that it owns the member may say it again.
     assert one_group.heartbeat("a", 2) == (E.FENCED_MEMBER_EPOCH,)
     assert one_group.heartbeat("a", 2, {T: (0, 1)}) == (3, None)
     assert one_group.heartbeat("a", 2, {T: (0, 1, 2)}) == (E.FENCED_MEMBER_EPOCH,)
@@ -234,8 +234,8 @@ def test_a_full_heartbeat_is_answered_with_the_full_assignment() -> None:
     one_group = OneGroup()
     one_group.join("a")
     again = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ("t",)}
-    answer = one_group.ask("a", 2, topic_partitions=listed({T: (0, 1, 2, 3)}), **again)
-    assert one_group.result_of(answer) == (2, {T: (0, 1, 2, 3)})
+    response = one_group.ask("a", 2, topic_partitions=listed({T: (0, 1, 2, 3)}), **again)
+    assert one_group.result_of(response) == (2, {T: (0, 1, 2, 3)})
 
 
 def test_new_topics_and_partitions_start_a_new_epoch() -> None:
@@ -377,7 +377,7 @@ def test_a_commit_fails_as_a_whole_for_one_partition_of_another_member() -> None
             else listed({cluster.topics["t"].topic_id: owned}),
         )
         cluster.consumer_groups.heartbeat(request, caller)
-    answer = commit(
+    response = commit(
         cluster,
         1,
         OffsetCommitRequest(
@@ -398,7 +398,7 @@ def test_a_commit_fails_as_a_whole_for_one_partition_of_another_member() -> None
         ),
         caller,
     )
-    errors = [p.error_code for topic in answer.topics for p in topic.partitions]
+    errors = [p.error_code for topic in response.topics for p in topic.partitions]
     assert errors == [E.STALE_MEMBER_EPOCH, E.STALE_MEMBER_EPOCH]
     assert not cluster.offsets.get("g")
 
@@ -468,8 +468,8 @@ def test_a_heartbeat_with_another_pattern_notices_topics_of_the_old_one() -> Non
     joined = one_group.join("a", subscribed_topic_names=("u",), subscribed_topic_regex="t")
     assert joined == (2, {U: (0, 1)})
     one_group.counts = {"t": 3, "u": 2}
-    answer = one_group.ask("a", 2, subscribed_topic_regex="u")
-    assert one_group.result_of(answer) == (4, None)
+    response = one_group.ask("a", 2, subscribed_topic_regex="u")
+    assert one_group.result_of(response) == (4, None)
 
 
 def test_a_topic_is_revoked_as_soon_as_the_member_unsubscribes() -> None:
@@ -477,8 +477,8 @@ def test_a_topic_is_revoked_as_soon_as_the_member_unsubscribes() -> None:
     one_group = OneGroup(group_consumer_assignment_interval=1.0)
     one_group.counts = {"t": 1, "u": 1}
     assert one_group.join("a", subscribed_topic_names=("t", "u")) == (2, {T: (0,), U: (0,)})
-    answer = one_group.result_of(one_group.ask("a", 2, subscribed_topic_names=("u",)))
-    assert answer == (2, {U: (0,)})
+    response = one_group.result_of(one_group.ask("a", 2, subscribed_topic_names=("u",)))
+    assert response == (2, {U: (0,)})
     assert one_group.state() == "Assigning"
 
 
@@ -488,8 +488,8 @@ def test_no_member_id_is_drawn_for_a_full_group() -> None:
     one_group.coordinator._new_id = iter(("first", "second")).__next__
     caller = Caller(version=0, now=0.0)
     assert one_group.coordinator.heartbeat(JOIN_WITHOUT_ID, caller).member_id == "first"
-    answer = one_group.coordinator.heartbeat(JOIN_WITHOUT_ID, caller)
-    assert answer.error_code == E.GROUP_MAX_SIZE_REACHED
+    response = one_group.coordinator.heartbeat(JOIN_WITHOUT_ID, caller)
+    assert response.error_code == E.GROUP_MAX_SIZE_REACHED
     one_group.ask("first", -1)
     assert one_group.coordinator.heartbeat(JOIN_WITHOUT_ID, caller).member_id == "second"
 
@@ -501,7 +501,7 @@ def test_members_that_an_administrator_removes_leave_in_one_epoch() -> None:
     one_group.join("b")
     one_group.join("c")
     identities = (("", "i"), ("a", "i"), ("b", None), ("b", "i"), ("c", "j"), ("", None))
-    answer = one_group.coordinator.remove(
+    response = one_group.coordinator.remove(
         LeaveGroupRequest(
             group_id="g",
             members=tuple(
@@ -510,7 +510,7 @@ def test_members_that_an_administrator_removes_leave_in_one_epoch() -> None:
             ),
         )
     )
-    assert [member.error_code for member in answer.members] == [
+    assert [member.error_code for member in response.members] == [
         *(E.NONE, E.NONE, E.NONE),
         *(E.FENCED_INSTANCE_ID, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID),
     ]
@@ -534,8 +534,8 @@ def test_a_subscription_to_nothing_ends_the_previous_epoch(
     assert one_group.heartbeat("a", 2) == (3, None)
     # The response was lost: the member may repeat its old epoch, until its subscription changes.
     assert one_group.heartbeat("a", 2, {}) == (3, None)
-    answer = one_group.ask("a", 2, subscribed_topic_names=names, topic_partitions=())
-    assert one_group.result_of(answer) == (3, None)
+    response = one_group.ask("a", 2, subscribed_topic_names=names, topic_partitions=())
+    assert one_group.result_of(response) == (3, None)
     assert one_group.heartbeat("a", 2, {}) == repeated
     assert one_group.heartbeat("a", 3, {}) == (3, None)
 
@@ -569,14 +569,14 @@ def test_a_new_coordinator_restarts_every_members_session() -> None:
 
 
 def test_a_full_response_lists_the_whole_assignment() -> None:
-    answer = OneGroup().ask(
+    response = OneGroup().ask(
         "a",
         0,
         rebalance_timeout_ms=30_000,
         subscribed_topic_names=("t",),
         topic_partitions=(),
     )
-    assert answer == ConsumerGroupHeartbeatResponse(
+    assert response == ConsumerGroupHeartbeatResponse(
         throttle_time_ms=0,
         error_code=0,
         member_id="a",

@@ -78,9 +78,9 @@ class Story:
 
     def joins(self, **options: Any) -> tuple[str, list[JoinGroupResponse]]:
         """Join a new dynamic member; return its id, and the responses to its second JoinGroup."""
-        (answer,) = self.join(**options)
-        assert answer.error_code == E.MEMBER_ID_REQUIRED
-        return answer.member_id, self.join(answer.member_id, **options)
+        (response,) = self.join(**options)
+        assert response.error_code == E.MEMBER_ID_REQUIRED
+        return response.member_id, self.join(response.member_id, **options)
 
     def sync(
         self, member: str, generation: int, *, instance: str | None = None, **assignments: str
@@ -181,7 +181,7 @@ def test_before_version_4_the_first_join_succeeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "answer"),
+    ("options", "response"),
     [
         ({"session": 5.999}, refused(E.INVALID_SESSION_TIMEOUT)),
         ({"session": 1800.001}, refused(E.INVALID_SESSION_TIMEOUT)),
@@ -190,8 +190,8 @@ def test_before_version_4_the_first_join_succeeds() -> None:
         ({"member": "who"}, refused(E.UNKNOWN_MEMBER_ID, "who")),
     ],
 )
-def test_invalid_joins_are_rejected(options: dict[str, Any], answer: JoinGroupResponse) -> None:
-    assert Story().join(**options) == [answer]
+def test_invalid_joins_are_rejected(options: dict[str, Any], response: JoinGroupResponse) -> None:
+    assert Story().join(**options) == [response]
 
 
 def test_a_member_must_share_type_and_a_protocol_with_the_group() -> None:
@@ -424,8 +424,8 @@ def test_each_member_votes_for_its_first_choice_among_those_that_all_have() -> N
     first, _ = story.joins(protocols=protocols)
     story.sync(first, 1)
     others = [story.joins(protocols=(("yours", b""), ("b", b""), ("a", b""))) for _ in range(2)]
-    (answer,) = story.join(first, protocols=protocols)
-    assert answer.protocol_name == "b"
+    (response,) = story.join(first, protocols=protocols)
+    assert response.protocol_name == "b"
     assert [replies[0].protocol_name for _, replies in others] == ["b", "b"]
 
 
@@ -549,9 +549,9 @@ class TestStaticMembers:
         assert again == []
 
     def test_a_change_of_the_groups_protocol_rebalances(self, story: Story) -> None:
-        (answer,) = story.join(instance="x", protocols=(("sticky", b""), ("range", b"m")))
-        assert answer.error_code == E.NONE
-        assert (answer.generation_id, answer.protocol_name) == (2, "sticky")
+        (response,) = story.join(instance="x", protocols=(("sticky", b""), ("range", b"m")))
+        assert response.error_code == E.NONE
+        assert (response.generation_id, response.protocol_name) == (2, "sticky")
 
     def test_of_two_static_members_with_one_instance_id_the_older_is_fenced(
         self, story: Story
@@ -576,9 +576,9 @@ class TestStaticMembers:
         for now in range(20, 61, 5):
             story.at(float(now))
             story.heartbeat("x-1", 1, "x")
-        (answer,) = parked
-        assert sorted(m.member_id for m in answer.members) == ["c-2", "x-1"]
-        assert answer.leader == "c-2"
+        (response,) = parked
+        assert sorted(m.member_id for m in response.members) == ["c-2", "x-1"]
+        assert response.leader == "c-2"
 
     def test_without_a_rebalance_timeout_the_group_waits_for_a_static_member(self) -> None:
         """The rebalance was tried again for ever at the same moment."""
@@ -588,8 +588,8 @@ class TestStaticMembers:
         story.at(3.0)
         story.at(9.0)  # the session of y ends
         assert story.state == "PreparingRebalance"
-        (answer,) = story.join("x-1", instance="x", rebalance=0.0)
-        assert (answer.generation_id, answer.leader) == (2, "x-1")
+        (response,) = story.join("x-1", instance="x", rebalance=0.0)
+        assert (response.generation_id, response.leader) == (2, "x-1")
 
 
 def test_another_coordinator_loads_the_written_group() -> None:

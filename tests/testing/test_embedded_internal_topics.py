@@ -48,8 +48,8 @@ async def test_clients_do_not_write_to_internal_topics() -> None:
         entry = PartitionProduceData(index=0, records=batch)
         topic = TopicProduceData(name="__consumer_offsets", partition_data=(entry,))
         request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(topic,))
-        (answer,) = (await peer.ask(request, 9)).responses[0].partition_responses
-        assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        (response,) = (await peer.ask(request, 9)).responses[0].partition_responses
+        assert response.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         # Tests of tools that read the topic write its records themselves.
         kafka.append("__consumer_offsets", 0, batch)
         assert kafka.log_end("__consumer_offsets", 0) == 1

@@ -130,14 +130,14 @@ def commit_request(offset: int) -> OffsetCommitRequest:
     )
 
 
-def values(answer: Any, partition: int = 0) -> list[object]:
-    records = answer.responses[0].partitions[partition].records
+def values(response: Any, partition: int = 0) -> list[object]:
+    records = response.responses[0].partitions[partition].records
     found = read_batches(records, topic="t", partition=partition)
     return [record.value for batch in found for record in batch.records()]
 
 
-def errors(answer: Any) -> list[int]:
-    return [partition.error_code for partition in answer.responses[0].partitions]
+def errors(response: Any) -> list[int]:
+    return [partition.error_code for partition in response.responses[0].partitions]
 
 
 # ---------------------------------------------------------------- in the caller's loop
@@ -147,9 +147,9 @@ def errors(answer: Any) -> list[int]:
 async def test_records_are_served_over_tcp_in_the_callers_loop() -> None:
     async with EmbeddedKafka({"t": 1}, wall=lambda: 12.0) as kafka, connected(kafka) as peer:
         assert kafka.produce("t", ["a", b"b"]) == (TopicPartition("t", 0),) * 2
-        answer = await peer.ask(fetch_request(0), 12)
-        assert values(answer) == [b"a", b"b"]
-        assert answer.responses[0].partitions[0].high_watermark == 2
+        response = await peer.ask(fetch_request(0), 12)
+        assert values(response) == [b"a", b"b"]
+        assert response.responses[0].partitions[0].high_watermark == 2
         versions = await peer.ask(ApiVersionsRequest(), 0)
         assert (versions.error_code, len(versions.api_keys)) == (0, len(_HANDLERS))
         assert kafka.requests() == [
@@ -212,8 +212,8 @@ async def test_a_pending_join_blocks_its_connection_until_its_deadline() -> None
         assert waited.cancelled_caught
         assert kafka.group_state("g") == "PreparingRebalance"
         second.answered -= 1
-        answer = await second.receive()
-        assert (answer.generation_id, answer.leader) == (2, other)
+        response = await second.receive()
+        assert (response.generation_id, response.leader) == (2, other)
         assert anyio.current_time() - began == 10.0
         assert (await second.receive()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -234,9 +234,9 @@ async def test_requests_of_a_throttled_client_are_delayed() -> None:
     async with in_memory(kafka) as (peer,):
         kafka.fail(HeartbeatRequest, Throttle(2.5))
         began = anyio.current_time()
-        answers = [await peer.ask(HEARTBEAT, 4) for _ in range(2)]
+        responses = [await peer.ask(HEARTBEAT, 4) for _ in range(2)]
         assert anyio.current_time() - began == 2.5
-    assert [answer.throttle_time_ms for answer in answers] == [2500, 0]
+    assert [response.throttle_time_ms for response in responses] == [2500, 0]
 
 
 @VIRTUAL
@@ -261,9 +261,11 @@ async def test_unknown_api_versions_requests_are_answered_in_version_0() -> None
         await peer.stream.send(struct.pack(">ihhih", 10, 18, 99, 1, -1))
         (size,) = struct.unpack(">i", await peer.reader.receive_exactly(4))
         data = await peer.reader.receive_exactly(size)
-        answer = decode(ApiVersionsResponse, 0, data, 4)
-        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys] == [(18, 0, 4)]
+        response = decode(ApiVersionsResponse, 0, data, 4)
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert [(k.api_key, k.min_version, k.max_version) for k in response.api_keys] == [
+            (18, 0, 4)
+        ]
 
 
 @LOOPS
@@ -352,8 +354,8 @@ async def test_produce_appends_checked_batches() -> None:
             asked = PartitionProduceData(index=index, records=records)
             topic = TopicProduceData(name="t", partition_data=(asked,))
             request = ProduceRequest(acks=acks, timeout_ms=1, topic_data=(topic,))
-            (answer,) = (await peer.ask(request, 9)).responses[0].partition_responses
-            return answer.error_code, answer.base_offset
+            (response,) = (await peer.ask(request, 9)).responses[0].partition_responses
+            return response.error_code, response.base_offset
 
         assert await produce(batch) == (0, 0)
         assert await produce(batch, acks=1) == (0, 2)
@@ -366,7 +368,7 @@ async def test_produce_appends_checked_batches() -> None:
             name="t", partition_data=(PartitionProduceData(index=0, records=batch),)
         )
         await peer.send(ProduceRequest(acks=0, timeout_ms=1, topic_data=(topic,)), 9)
-        peer.answered += 1  # acks=0 has no answer: the next one is that of the next request
+        peer.answered += 1  # acks=0 has no response: the next one is that of the next request
         assert values(await peer.ask(fetch_request(0), 12)) == [b"a", b"b"] * 3
 
 
@@ -385,9 +387,9 @@ async def test_leaders_and_coordinators_are_spread_over_nodes() -> None:
         assert errors(await peer.ask(fetch_request(0, 0, 0), 10)) == [0, 6, 6]
         assert errors(await peer.ask(fetch_request(0, 0, 0), 12)) == [0, 0, 0]  # KIP-392
         groups = ("a", "b", "c", "d")
-        answer = await peer.ask(FindCoordinatorRequest(coordinator_keys=groups), 4)
+        response = await peer.ask(FindCoordinatorRequest(coordinator_keys=groups), 4)
         host, _, _ = kafka.address(1).partition(":")
-        assert answer.coordinators == tuple(
+        assert response.coordinators == tuple(
             Coordinator(
                 key=group,
                 node_id=kafka.coordinator(group),
@@ -396,7 +398,7 @@ async def test_leaders_and_coordinators_are_spread_over_nodes() -> None:
             )
             for group in groups
         )
-        assert len({c.node_id for c in answer.coordinators}) > 1
+        assert len({c.node_id for c in response.coordinators}) > 1
 
 
 @LOOPS
@@ -408,12 +410,12 @@ async def test_a_moved_leader_is_named_with_its_address() -> None:
         while not kafka.requests(FetchRequest):
             await anyio.lowlevel.checkpoint()
         kafka.move_leader("t", 0, 2)
-        answer = await peer.receive()
-        (partition,) = answer.responses[0].partitions
+        response = await peer.receive()
+        (partition,) = response.responses[0].partitions
         assert partition.error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert partition.current_leader == LeaderIdAndEpoch(leader_id=2, leader_epoch=1)
         host, _, port = kafka.address(2).partition(":")
-        assert answer.node_endpoints == (NodeEndpoint(node_id=2, host=host, port=int(port)),)
+        assert response.node_endpoints == (NodeEndpoint(node_id=2, host=host, port=int(port)),)
 
 
 def test_a_killed_node_is_disconnected_and_restarts_on_its_port() -> None:
@@ -468,8 +470,8 @@ async def test_a_moved_coordinator_is_found_elsewhere() -> None:
         async with connected(kafka, old) as peer:
             await peer.ask(commit_request(3), 8)
             kafka.move_coordinator("g", 3 - old)
-            answer = await peer.ask(commit_request(4), 8)
-            assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+            response = await peer.ask(commit_request(4), 8)
+            assert response.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
             assert await peer.ask(HEARTBEAT, 4) == HeartbeatResponse(error_code=16)
             assert (await peer.ask(ListGroupsRequest(), 4)).groups == ()
         assert (kafka.coordinator("g"), kafka.committed("g", "t")) == (3 - old, {0: 3})
@@ -489,8 +491,8 @@ async def test_planned_errors_occur_as_often_and_where_requested() -> None:
             times=None,
             when=lambda request: request.group_id == "g",
         )
-        answers = [(await peer.ask(HEARTBEAT, 4)).error_code for _ in range(4)]
-        assert answers == [14, 14, 27, 27]
+        responses = [(await peer.ask(HEARTBEAT, 4)).error_code for _ in range(4)]
+        assert responses == [14, 14, 27, 27]
         assert for_ever.hits == 2
         for_ever.stop()
         assert (await peer.ask(HEARTBEAT, 4)).error_code == ErrorCode.UNKNOWN_MEMBER_ID

@@ -102,8 +102,8 @@ class Peer:
 
     def handshake(self, mechanism: str) -> Any:
         """Kafka does not define the order of the mechanisms."""
-        answer = self.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
-        return answer and evolve(answer, mechanisms=tuple(sorted(answer.mechanisms)))
+        response = self.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
+        return response and evolve(response, mechanisms=tuple(sorted(response.mechanisms)))
 
     def token(self, token: bytes) -> Any:
         return self.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
@@ -124,7 +124,7 @@ class Peer:
         return self.stream.read(1) == b""
 
     @property
-    def answers(self) -> bool:
+    def responses(self) -> bool:
         """Whether an ordinary request succeeds."""
         return bool(self.ask(HEARTBEAT, 4) == HeartbeatResponse(error_code=25))
 
@@ -150,7 +150,7 @@ def real() -> Iterator[tuple[str, str]]:
         anyio.run(ask_for_a_coordinator, kafka.bootstrap_servers)
         peer = Peer(kafka.address(1))
         deadline = time.monotonic() + DEADLINE
-        while not peer.answers:
+        while not peer.responses:
             assert time.monotonic() < deadline
         peer.close()
         yield kafka.address(1, "SASL"), kafka.address(1, "MORTAL")
@@ -198,14 +198,14 @@ def accepted(mechanisms: tuple[str, ...] = MECHANISMS) -> SaslHandshakeResponse:
     return SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=mechanisms)
 
 
-def answer(code: int, message: str | None, token: bytes = b"", lifetime_ms: int = 0) -> Any:
+def response(code: int, message: str | None, token: bytes = b"", lifetime_ms: int = 0) -> Any:
     return SaslAuthenticateResponse(
         error_code=code, error_message=message, auth_bytes=token, session_lifetime_ms=lifetime_ms
     )
 
 
 def failed(message: str) -> Any:
-    return answer(ErrorCode.SASL_AUTHENTICATION_FAILED, message)
+    return response(ErrorCode.SASL_AUTHENTICATION_FAILED, message)
 
 
 class TestAsKafka:
@@ -237,13 +237,13 @@ class TestAsKafka:
 
     def test_plain_accepts_the_right_password(self, peer: Peer) -> None:
         assert peer.handshake("PLAIN") == accepted()
-        assert peer.plain() == answer(ErrorCode.NONE, "")
-        assert peer.answers
+        assert peer.plain() == response(ErrorCode.NONE, "")
+        assert peer.responses
 
     def test_plain_accepts_the_users_own_authorization_id(self, peer: Peer) -> None:
         peer.handshake("PLAIN")
-        assert peer.token(f"ann\0ann\0{PASSWORD}".encode()) == answer(ErrorCode.NONE, "")
-        assert peer.answers
+        assert peer.token(f"ann\0ann\0{PASSWORD}".encode()) == response(ErrorCode.NONE, "")
+        assert peer.responses
 
     @pytest.mark.parametrize(
         ("token", "message"),
@@ -273,7 +273,7 @@ class TestAsKafka:
     def test_scram_rejects_a_wrong_password(self, peer: Peer, mechanism: str) -> None:
         peer.handshake(mechanism)
         first = peer.token(b"n,,n=ann,r=mine")
-        assert first == answer(ErrorCode.NONE, "", first.auth_bytes)
+        assert first == response(ErrorCode.NONE, "", first.auth_bytes)
         found = re.fullmatch(rb"r=(mine[!-+\--~]{16,}),s=([\w+/=]{16,}),i=4096", first.auth_bytes)
         assert found is not None
         size = 32 if mechanism == "SCRAM-SHA-256" else 64
@@ -316,21 +316,21 @@ class TestAsKafka:
         peer.handshake("PLAIN")
         peer.plain()
         assert peer.handshake("PLAIN") == ILLEGAL
-        assert peer.plain() == answer(
+        assert peer.plain() == response(
             ErrorCode.ILLEGAL_SASL_STATE,
             "SaslAuthenticate request received after successful authentication",
         )
-        assert peer.answers
+        assert peer.responses
 
     # Sessions end after LIFETIME, while the test still speaks if the machine is busy.
     @pytest.mark.serial
     def test_a_session_is_reauthenticated(self, mortal: Peer) -> None:
         mortal.handshake("PLAIN")
-        alive = answer(ErrorCode.NONE, "", lifetime_ms=1500)
+        alive = response(ErrorCode.NONE, "", lifetime_ms=1500)
         assert mortal.plain() == alive
         assert mortal.handshake("PLAIN") == accepted()
         assert mortal.plain() == alive
-        assert mortal.answers
+        assert mortal.responses
 
     @pytest.mark.serial
     def test_a_session_cannot_be_reauthenticated_twice_a_second(self, mortal: Peer) -> None:
@@ -338,7 +338,7 @@ class TestAsKafka:
             assert mortal.handshake("PLAIN") == accepted()
             assert mortal.plain().error_code == 0
         assert mortal.handshake("PLAIN") == ILLEGAL
-        assert mortal.answers
+        assert mortal.responses
 
     @pytest.mark.serial
     def test_a_request_during_reauthentication_is_refused(self, mortal: Peer) -> None:
@@ -380,7 +380,7 @@ class TestAsKafka:
         mortal.handshake("PLAIN")
         mortal.plain()
         began = time.monotonic()
-        while mortal.answers:
+        while mortal.responses:
             time.sleep(0.02)
         assert time.monotonic() - began >= LIFETIME - 0.1
 
@@ -390,7 +390,7 @@ class TestTheEmbeddedBrokerAlone:
         with EmbeddedKafka() as kafka:
             peer = Peer(kafka.address(1))
             assert peer.handshake("PLAIN") == ILLEGAL
-            assert peer.answers
+            assert peer.responses
             peer.close()
 
     def test_tokens_without_kafka_headers_are_rejected(self) -> None:
@@ -420,13 +420,13 @@ class TestTheEmbeddedBrokerAlone:
 
     def test_nonces_are_unique(self) -> None:
         with EmbeddedKafka(users=USERS) as kafka:
-            answers = set()
+            responses = set()
             for _ in range(2):
                 peer = Peer(kafka.address(1))
                 peer.handshake("SCRAM-SHA-256")
-                answers.add(peer.token(b"n,,n=ann,r=mine").auth_bytes)
+                responses.add(peer.token(b"n,,n=ann,r=mine").auth_bytes)
                 peer.close()
-            assert len(answers) == 2
+            assert len(responses) == 2
 
     def test_scram_iterations_are_configurable(self) -> None:
         with EmbeddedKafka(users=USERS, settings=BrokerSettings(scram_iterations=5000)) as kafka:
@@ -442,10 +442,10 @@ class TestTheEmbeddedBrokerAlone:
             lost, denied, let_in = (Peer(kafka.address(1)) for _ in range(3))
             assert lost.handshake("PLAIN") is None
             denied.handshake("PLAIN")
-            assert denied.plain() == answer(ErrorCode.SASL_AUTHENTICATION_FAILED, None)
+            assert denied.plain() == response(ErrorCode.SASL_AUTHENTICATION_FAILED, None)
             assert denied.closed
             let_in.handshake("PLAIN")
-            assert let_in.plain() == answer(ErrorCode.NONE, "")
+            assert let_in.plain() == response(ErrorCode.NONE, "")
             assert [seen.connection for seen in kafka.requests(SaslHandshakeRequest)] == [1, 2, 3]
             for peer in (lost, denied, let_in):
                 peer.close()
@@ -478,14 +478,14 @@ class TestScram:
     def converse(self, first: bytes, *others: bytes) -> list[bytes]:
         conversation = scram({"user": self.SECRET}, "sha256", self.NONCE)
         assert next(conversation) == b""
-        answers = [conversation.send(first)]
+        responses = [conversation.send(first)]
         for message in others:
             with pytest.raises(StopIteration) as done:
                 conversation.send(message)
             user, last = done.value.value
             assert user == "user"
-            answers.append(last)
-        return answers
+            responses.append(last)
+        return responses
 
     def test_the_example_of_the_standard(self) -> None:
         assert self.converse(self.CLIENT_FIRST, self.CLIENT_FINAL) == [

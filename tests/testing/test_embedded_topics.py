@@ -36,8 +36,8 @@ async def produce(peer: Peer, records: bytes, *, acks: int = -1) -> PartitionPro
     entry = PartitionProduceData(index=0, records=records)
     topic = TopicProduceData(name="t", partition_data=(entry,))
     request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=(topic,))
-    (answer,) = (await peer.ask(request, 9)).responses[0].partition_responses
-    return answer
+    (response,) = (await peer.ask(request, 9)).responses[0].partition_responses
+    return response
 
 
 @LOOPS
@@ -88,15 +88,15 @@ async def test_the_errors_of_records_name_them() -> None:
     async with EmbeddedKafka() as kafka, connected(kafka) as peer:
         kafka.create_topic("t", configs={"cleanup.policy": "compact"})
         records = [NewRecord(b"key", b"a"), NewRecord(None, b"b")]
-        answer = await produce(peer, encode_batch(records, codec=Codec.GZIP))
-        assert answer.error_code == ErrorCode.INVALID_RECORD
-        (error,) = answer.record_errors
+        response = await produce(peer, encode_batch(records, codec=Codec.GZIP))
+        assert response.error_code == ErrorCode.INVALID_RECORD
+        (error,) = response.record_errors
         assert error.batch_index == 1
         assert error.batch_index_error_message == (
             "Compacted topic cannot accept message without key in topic partition t-0."
         )
-        assert answer.error_message is not None
-        assert str(error.batch_index_error_message) in answer.error_message
+        assert response.error_message is not None
+        assert str(error.batch_index_error_message) in response.error_message
 
 
 @LOOPS

@@ -49,9 +49,9 @@ class Writer:
         request = InitProducerIdRequest(
             transactional_id="tx" if self.transactional else None, transaction_timeout_ms=10_000
         )
-        answer = await self.peer.ask(request, 5)
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-        return int(answer.error_code)
+        response = await self.peer.ask(request, 5)
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        return int(response.error_code)
 
     def writing(self, value: str, sequence: int, partitions: int = 1) -> ProduceRequest:
         batch = encode_batch(
@@ -71,8 +71,8 @@ class Writer:
 
     async def write(self, value: str, sequence: int = 0, partitions: int = 1) -> list[int]:
         """Return the error code of each partition."""
-        answer = await self.peer.ask(self.writing(value, sequence, partitions), 12)
-        return [p.error_code for p in answer.responses[0].partition_responses]
+        response = await self.peer.ask(self.writing(value, sequence, partitions), 12)
+        return [p.error_code for p in response.responses[0].partition_responses]
 
     def ending(self, *, commit: bool) -> EndTxnRequest:
         return EndTxnRequest(
@@ -83,10 +83,10 @@ class Writer:
         )
 
     async def end(self, *, commit: bool = True) -> int:
-        answer = await self.peer.ask(self.ending(commit=commit), 5)
-        if answer.error_code == NONE:
-            self.epoch = answer.producer_epoch
-        return int(answer.error_code)
+        response = await self.peer.ask(self.ending(commit=commit), 5)
+        if response.error_code == NONE:
+            self.epoch = response.producer_epoch
+        return int(response.error_code)
 
 
 @asynccontextmanager
@@ -202,10 +202,10 @@ async def test_the_last_epoch_is_followed_by_another_producer_id() -> None:
         found.identity = attrs.evolve(found.identity, epoch=32766)
         producer.epoch, first = 32766, producer.producer_id
         assert await producer.write("a") == [NONE]
-        answer = await producer.peer.ask(producer.ending(commit=True), 5)
-        assert (answer.producer_id > first, answer.producer_epoch) == (True, 0)
-        # The answer was lost.
-        assert await producer.peer.ask(producer.ending(commit=True), 5) == answer
+        response = await producer.peer.ask(producer.ending(commit=True), 5)
+        assert (response.producer_id > first, response.producer_epoch) == (True, 0)
+        # The response was lost.
+        assert await producer.peer.ask(producer.ending(commit=True), 5) == response
         assert await producer.write("b", 1) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
 
 
@@ -215,9 +215,9 @@ async def test_clients_see_the_transaction_version(version: int) -> None:
     async with writer(BrokerSettings(transaction_version=version)) as (kafka, producer):
 
         async def finalized() -> tuple[int, dict[str, int]]:
-            answer = await producer.peer.ask(ApiVersionsRequest(**SOFTWARE), 4)
-            levels = {f.name: f.max_version_level for f in answer.finalized_features}
-            return answer.finalized_features_epoch, levels
+            response = await producer.peer.ask(ApiVersionsRequest(**SOFTWARE), 4)
+            levels = {f.name: f.max_version_level for f in response.finalized_features}
+            return response.finalized_features_epoch, levels
 
         expected = {"group.version": 1, "transaction.version": version}
         assert await finalized() == (0, {name: at for name, at in expected.items() if at})
@@ -319,8 +319,8 @@ async def test_a_marker_with_an_old_epoch_is_refused() -> None:
                 coordinator_epoch=coordinator_epoch,
                 transaction_version=version,
             )
-            answer = await producer.peer.ask(WriteTxnMarkersRequest(markers=(marker,)), 2)
-            return int(answer.markers[0].topics[0].partitions[0].error_code)
+            response = await producer.peer.ask(WriteTxnMarkersRequest(markers=(marker,)), 2)
+            return int(response.markers[0].topics[0].partitions[0].error_code)
 
         assert await mark(producer.epoch, 2) == ErrorCode.INVALID_PRODUCER_EPOCH
         assert kafka.stable_end("t", 0) == 0

@@ -524,10 +524,10 @@ def _ask_api_versions(address: str, timeout: float = 5.0) -> int:
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), timeout) as connection:
         connection.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
-        answer = connection.makefile("rb").read(10)
-    if len(answer) < 10:
+        response = connection.makefile("rb").read(10)
+    if len(response) < 10:
         raise ConnectionResetError("closed")
-    _, correlation_id, error = struct.unpack(">iih", answer)
+    _, correlation_id, error = struct.unpack(">iih", response)
     assert correlation_id == 7
     return int(error)
 

@@ -30,12 +30,12 @@ def hidden(leader_of: Any, codes: list[int]) -> Any:
 
     class Hidden(leader_of):
         def metadata(self, request: object) -> Any:
-            answer = super().metadata(request)
+            response = super().metadata(request)
             if not codes:
-                return answer
-            (topic,) = answer.topics
+                return response
+            (topic,) = response.topics
             denied = attrs.evolve(topic, error_code=codes.pop(0), topic_id=NO_ID, partitions=())
-            return attrs.evolve(answer, topics=(denied,))
+            return attrs.evolve(response, topics=(denied,))
 
     return Hidden(lambda offset: batch if offset == 0 else b"")
 

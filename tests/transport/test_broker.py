@@ -69,9 +69,9 @@ def values(records: bytes | memoryview | None) -> list[object]:
 
 async def test_produce_and_fetch(kafka: EmbeddedKafka) -> None:
     async with Broker.open(*address(kafka)) as broker:
-        answer = await broker.produce_messages({ONE: batch(b"a", b"b"), ZERO: batch(b"c")})
-        assert answer is not None
-        (topic,) = answer.responses
+        response = await broker.produce_messages({ONE: batch(b"a", b"b"), ZERO: batch(b"c")})
+        assert response is not None
+        (topic,) = response.responses
         assert [(p.index, p.error_code, p.base_offset) for p in topic.partition_responses] == [
             (0, 0, 0),
             (1, 0, 0),
@@ -125,19 +125,19 @@ async def test_metadata_and_log_offsets(kafka: EmbeddedKafka) -> None:
         assert (await broker.request_metadata([])).topics == ()
         found = {}
         for timestamp in (-2, -1):
-            answer = await broker.request_offset_limits({ZERO: timestamp, ONE: timestamp})
-            found[timestamp] = [p.offset for p in answer.topics[0].partitions]
+            response = await broker.request_offset_limits({ZERO: timestamp, ONE: timestamp})
+            found[timestamp] = [p.offset for p in response.topics[0].partitions]
         assert found == {-2: [1, 0], -1: [3, 0]}
 
 
 async def test_committed_offsets_are_requested_over_their_own_channel(kafka: EmbeddedKafka) -> None:
     async with Broker.open(*address(kafka), offsets_channel_timeout=9) as broker:
         assert not broker.offsets_channel_connected
-        answer = await broker.commit_consumer_group_offsets(
+        response = await broker.commit_consumer_group_offsets(
             "g", -1, "", {ONE: OffsetAndMetadata(7, "note", 2), ZERO: OffsetAndMetadata(5)}
         )
         assert broker.offsets_channel_connected
-        assert [(p.partition_index, p.error_code) for p in answer.topics[0].partitions] == [
+        assert [(p.partition_index, p.error_code) for p in response.topics[0].partitions] == [
             (0, 0),
             (1, 0),
         ]
@@ -163,12 +163,12 @@ async def test_committed_offsets_are_requested_by_name_or_id_and_returned_by_nam
         assert committed.topics == (
             OffsetCommitResponseTopic(name="t", topic_id=sent, partitions=(partition,)),
         )
-        answer = await broker.fetch_consumer_group_offsets("g", [ONE], topic_ids=known)
+        response = await broker.fetch_consumer_group_offsets("g", [ONE], topic_ids=known)
         found = OffsetFetchResponsePartitions(
             partition_index=1, committed_offset=7, committed_leader_epoch=2, metadata="note"
         )
         topic = OffsetFetchResponseTopics(name="t", topic_id=sent, partitions=(found,))
-        assert answer.groups == (OffsetFetchResponseGroup(group_id="g", topics=(topic,)),)
+        assert response.groups == (OffsetFetchResponseGroup(group_id="g", topics=(topic,)),)
     versions = [seen.version for seen in kafka.requests() if seen.api in BY_ID]
     assert versions == ([10, 10] if by_id else [9, 9])
 
@@ -358,9 +358,9 @@ async def test_requests_larger_than_the_socket_buffer_keep_their_order(
     codes: list[int] = []
 
     async def append(broker: Broker, data: bytes) -> None:
-        answer = await broker.produce_messages({ZERO: data})
-        assert answer is not None
-        codes.append(answer.responses[0].partition_responses[0].error_code)
+        response = await broker.produce_messages({ZERO: data})
+        assert response is not None
+        codes.append(response.responses[0].partition_responses[0].error_code)
 
     async with Broker.open(*address(kafka)) as broker:
         async with anyio.create_task_group() as tasks:

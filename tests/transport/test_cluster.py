@@ -46,9 +46,9 @@ async def open_cluster(*servers: Address) -> AsyncIterator[Cluster]:
 
 
 def metadata_of(**nodes: Address) -> Callable[[MetadataRequest], MetadataResponse]:
-    """Return a handler that answers with these brokers (n1=...) and the requested topics."""
+    """Return a handler that responds with these brokers (n1=...) and the requested topics."""
 
-    def answer(request: MetadataRequest) -> MetadataResponse:
+    def respond(request: MetadataRequest) -> MetadataResponse:
         return MetadataResponse(
             brokers=tuple(
                 MetadataResponseBroker(node_id=int(name[1:]), host=host, port=port)
@@ -60,11 +60,11 @@ def metadata_of(**nodes: Address) -> Callable[[MetadataRequest], MetadataRespons
             ),
         )
 
-    return answer
+    return respond
 
 
-def serving(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda peer: peer.serve({MetadataRequest: answer})
+def serving(response: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda peer: peer.serve({MetadataRequest: response})
 
 
 # ---------------------------------------------------------------- bootstrap
@@ -151,8 +151,8 @@ async def test_a_throttle_in_a_response_that_requires_to_bootstrap_again_applies
     address at once (KIP-219)."""
     usual = metadata_of(n1=A)(MetadataRequest(topics=()))
     refusal = attrs.evolve(usual, error_code=129, throttle_time_ms=2000)
-    answers = chain([usual, refusal], repeat(usual))
-    network.handlers[A] = serving(lambda _: next(answers))
+    responses = chain([usual, refusal], repeat(usual))
+    network.handlers[A] = serving(lambda _: next(responses))
     async with network, open_cluster(A) as cluster:
         await cluster.refresh()
         start = anyio.current_time()
@@ -192,8 +192,8 @@ async def test_a_throttle_applies_to_both_clients_of_a_broker_that_has_returned(
 
 
 async def test_a_starting_cluster_may_report_no_brokers(network: Any) -> None:
-    answers = iter([metadata_of(), metadata_of(n1=A)])
-    network.handlers[A] = serving(lambda request: next(answers)(request))
+    responses = iter([metadata_of(), metadata_of(n1=A)])
+    network.handlers[A] = serving(lambda request: next(responses)(request))
     async with network, open_cluster(A) as cluster:
         assert (await cluster.refresh()).nodes == {}
         assert (await cluster.refresh()).nodes == {1: Node(1, *A)}
@@ -255,7 +255,7 @@ async def test_concurrent_callers_share_one_metadata_request(network: Any) -> No
             incoming = await peer.read()
             request_count += 1
             await anyio.sleep(1)
-            await peer.answer(incoming, metadata_of(n1=A)(incoming.request))
+            await peer.respond(incoming, metadata_of(n1=A)(incoming.request))
 
     network.handlers[A] = handler
     async with network, open_cluster(A) as cluster:
@@ -278,7 +278,7 @@ async def test_a_topic_added_during_a_metadata_request_causes_another_request(ne
         while True:
             incoming = await peer.read()
             await anyio.sleep(1)
-            await peer.answer(incoming, metadata_of(n1=A)(incoming.request))
+            await peer.respond(incoming, metadata_of(n1=A)(incoming.request))
 
     network.handlers[A] = handler
     found: list[object] = []
@@ -639,7 +639,7 @@ async def test_requests_to_a_silent_broker_that_has_moved_fail_at_once(network: 
     async def silent(peer: Any) -> None:
         if nodes["n1"] == A:
             await peer.handshake()
-            await peer.answer(await peer.read(), metadata_of(**nodes)(METADATA))
+            await peer.respond(await peer.read(), metadata_of(**nodes)(METADATA))
         await anyio.sleep_forever()
 
     network.handlers |= {A: silent, C: serving(lambda r: metadata_of(**nodes)(r))}

@@ -88,7 +88,7 @@ class Outcomes:
             self.of[name] = type(error)
 
 
-# ---------------------------------------------------------------- requests and answers
+# ---------------------------------------------------------------- requests and responses
 
 
 async def test_pipelined_requests_are_matched_by_their_id(network: Any) -> None:
@@ -96,7 +96,7 @@ async def test_pipelined_requests_are_matched_by_their_id(network: Any) -> None:
         await peer.handshake()
         asked = [await peer.read() for _ in range(3)]
         for incoming in reversed(asked):
-            await peer.answer(incoming, heartbeat_response(int(incoming.request.group_id)))
+            await peer.respond(incoming, heartbeat_response(int(incoming.request.group_id)))
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
@@ -120,15 +120,15 @@ async def test_on_response_runs_before_the_waiting_task_resumes(network: Any) ->
         await peer.handshake()
         asked = [await peer.read() for _ in range(2)]
         for incoming in asked:
-            await peer.answer(incoming, heartbeat_response(int(incoming.request.group_id)))
+            await peer.respond(incoming, heartbeat_response(int(incoming.request.group_id)))
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
     story: list[str] = []
 
-    def on_response(answer: HeartbeatResponse) -> None:
-        story.append(f"{answer.error_code} came")
-        if answer.error_code == 2:
+    def on_response(response: HeartbeatResponse) -> None:
+        story.append(f"{response.error_code} came")
+        if response.error_code == 2:
             raise ConnectionLostError("not that")
 
     async def ask(name: str) -> None:
@@ -141,8 +141,8 @@ async def test_on_response_runs_before_the_waiting_task_resumes(network: Any) ->
     async with network, connected() as connection:
         deliver = connection._deliver
 
-        def delivered(answer: Any) -> None:
-            deliver(answer)
+        def delivered(response: Any) -> None:
+            deliver(response)
             story.append("delivered")
 
         with pytest.MonkeyPatch.context() as patch:
@@ -195,8 +195,8 @@ async def test_the_response_to_a_cancelled_request_is_dropped(network: Any) -> N
     async def handler(peer: Any) -> None:
         await peer.handshake()
         first, second = await peer.read(), await peer.read()
-        await peer.answer(first, heartbeat_response(1))
-        await peer.answer(second, heartbeat_response(2))
+        await peer.respond(first, heartbeat_response(1))
+        await peer.respond(second, heartbeat_response(2))
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
@@ -241,7 +241,7 @@ async def test_a_cancelled_write_leaves_no_partial_frame(
         for number in (1, 2, 3):
             incoming = await peer.read()
             assert incoming.request == (big if number < 3 else heartbeat("small"))
-            await peer.answer(incoming, heartbeat_response(number))
+            await peer.respond(incoming, heartbeat_response(number))
         await anyio.sleep_forever()
 
     network.room = 100
@@ -354,7 +354,7 @@ async def test_a_large_response_is_decoded_in_a_thread(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
         for message in (heartbeat_response(1), large("c"), heartbeat_response(2)):
-            await peer.answer(await peer.read(), message)
+            await peer.respond(await peer.read(), message)
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
@@ -364,8 +364,8 @@ async def test_a_large_response_is_decoded_in_a_thread(network: Any) -> None:
         began = anyio.current_time()
 
         async def ask(name: str, request: Request[Any]) -> None:
-            answer = await connection.request(request, timeout=5)
-            ends[name] = (anyio.current_time() - began, answer)
+            response = await connection.request(request, timeout=5)
+            ends[name] = (anyio.current_time() - began, response)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask, "small", heartbeat("1"))
@@ -373,7 +373,7 @@ async def test_a_large_response_is_decoded_in_a_thread(network: Any) -> None:
             tasks.start_soon(ask, "large", METADATA)
             await anyio.sleep(0.001)
             tasks.start_soon(ask, "behind", heartbeat("2"))
-    assert {name: answer for name, (_, answer) in ends.items()} == {
+    assert {name: response for name, (_, response) in ends.items()} == {
         "small": heartbeat_response(1),
         "large": large("c"),
         "behind": heartbeat_response(2),
@@ -387,7 +387,7 @@ async def test_a_malformed_large_response_fails_the_connection(network: Any) -> 
     async def handler(peer: Any) -> None:
         await peer.handshake()
         incoming = await peer.read()
-        await peer.answer_bytes(incoming, encode(large("c"), 13)[:-1])
+        await peer.response_bytes(incoming, encode(large("c"), 13)[:-1])
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
@@ -402,7 +402,7 @@ async def test_closing_while_a_large_response_is_decoded_fails_the_requests_in_f
 ) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
-        await peer.answer(await peer.read(), large("c"))
+        await peer.respond(await peer.read(), large("c"))
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
@@ -586,7 +586,7 @@ async def test_api_versions_is_retried_in_a_version_that_the_broker_supports(net
                 )
                 body = bytes.fromhex("0023 00000001 0012 0000 0002")
                 assert refusal.api_keys[0].max_version == body[-1]
-                await peer.answer_bytes(incoming, body)
+                await peer.response_bytes(incoming, body)
                 break
         await peer.handshake({ApiVersionsRequest: Versions(0, 2)})
         await peer.serve({MetadataRequest: lambda _: metadata()})
@@ -606,7 +606,7 @@ async def test_api_versions_falls_back_to_v0_once(network: Any, body: str) -> No
         for _ in range(2):
             incoming = await peer.read()
             seen.append(incoming.version)
-            await peer.answer_bytes(incoming, bytes.fromhex(body))
+            await peer.response_bytes(incoming, bytes.fromhex(body))
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
@@ -630,11 +630,11 @@ async def test_a_throttle_delays_requests_up_to_a_maximum(
     """KIP-219: the broker answers at once and expects the client to wait."""
     arrived: list[float] = []
 
-    def answer(_: object) -> MetadataResponse:
+    def respond(_: object) -> MetadataResponse:
         arrived.append(anyio.current_time())
         return metadata(throttle_time_ms=throttle_ms if len(arrived) == 1 else 0)
 
-    network.handlers[HERE] = lambda peer: peer.serve({MetadataRequest: answer})
+    network.handlers[HERE] = lambda peer: peer.serve({MetadataRequest: respond})
     async with network, Broker.open(*HERE, options=OPTIONS) as broker:
         for _ in range(3):
             await broker.request(METADATA)
@@ -644,13 +644,13 @@ async def test_a_throttle_delays_requests_up_to_a_maximum(
 async def test_a_throttle_delays_every_connection_to_the_broker(network: Any) -> None:
     arrived: list[tuple[str, float]] = []
 
-    def answer(request: HeartbeatRequest) -> HeartbeatResponse:
+    def respond(request: HeartbeatRequest) -> HeartbeatResponse:
         arrived.append((request.group_id, anyio.current_time() - start))
         return HeartbeatResponse(
             error_code=0, throttle_time_ms={"a": 2000, "b": 3000}.get(request.group_id, 0)
         )
 
-    network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: answer})
+    network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: respond})
     async with network, Broker.open(*HERE, options=OPTIONS) as broker:
         start = anyio.current_time()
         await broker.request(heartbeat("a"), connection_id="one")
@@ -704,12 +704,12 @@ async def test_of_two_throttles_the_one_that_ends_last_counts(
         while True:
             incoming = await peer.read()
             if isinstance(incoming.request, ApiVersionsRequest):  # is an idle connection alive?
-                await peer.answer(incoming, api_versions())
+                await peer.respond(incoming, api_versions())
                 continue
             name = incoming.request.group_id
             arrived.append((name, anyio.current_time() - start))
             await anyio.sleep({"slow": 1.0}.get(name, 0))
-            await peer.answer(
+            await peer.respond(
                 incoming,
                 HeartbeatResponse(
                     error_code=0, throttle_time_ms={"fast": fast_ms, "slow": slow_ms}.get(name, 0)
@@ -743,10 +743,10 @@ async def test_of_two_throttles_the_one_that_ends_last_counts(
 async def test_each_connection_id_has_its_own_connection(network: Any) -> None:
     """A pending JoinGroup must not delay a heartbeat or a commit."""
 
-    def answer(request: HeartbeatRequest) -> HeartbeatResponse | None:
+    def respond(request: HeartbeatRequest) -> HeartbeatResponse | None:
         return None if request.group_id == "parked" else heartbeat_response(0)
 
-    network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: answer})
+    network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: respond})
     async with (
         network,
         Broker.open(*HERE, options=OPTIONS, offsets_channel_timeout=1) as broker,
@@ -789,7 +789,7 @@ async def test_concurrent_first_uses_open_one_connection(network: Any) -> None:
 async def test_a_lost_connection_is_reopened_at_the_next_use(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake()
-        await peer.answer(await peer.read(), metadata())
+        await peer.respond(await peer.read(), metadata())
 
     network.handlers[HERE] = handler
     async with network, Broker.open(*HERE, options=OPTIONS) as broker:
@@ -805,7 +805,7 @@ async def test_a_response_received_before_the_close_is_delivered(network: Any) -
 
     async def handler(peer: Any) -> None:
         await peer.handshake()
-        await peer.answer(await peer.read(), metadata())
+        await peer.respond(await peer.read(), metadata())
 
     network.handlers[HERE] = handler
     async with network:
@@ -903,7 +903,7 @@ async def test_produce_without_acknowledgement_returns_at_once(network: Any) -> 
     )
     async with network, Broker.open(*HERE, options=OPTIONS) as broker:
         assert await broker.produce_messages(BATCH, acks=0) is None
-        # The next answer on the connection is not taken for that of the Produce.
+        # The next response on the connection is not taken for that of the Produce.
         assert (await broker.request_metadata()).cluster_id == "c"
     assert seen == [0]
 

@@ -84,7 +84,7 @@ async def test_the_coordinator_is_looked_up_in_every_version(
         incoming = await peer.read()
         asked.append((incoming.version, incoming.request.key, incoming.request.coordinator_keys))
         found = Coordinator(key="g", node_id=3, host="h", port=9)
-        await peer.answer(
+        await peer.respond(
             incoming,
             FindCoordinatorResponse(node_id=3, host="h", port=9)
             if versions.high < 4

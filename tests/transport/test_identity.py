@@ -65,10 +65,10 @@ async def test_a_fetch_follows_at_once_and_its_response_is_held(network: Any) ->
         asked = [await broker.peer.read(), await broker.peer.read()]
         assert [type(one.request) for one in asked] == [MetadataRequest, FetchRequest]
         assert asked[0].request.topics == ()
-        await broker.peer.answer(asked[1], FetchResponse(error_code=0, session_id=0, responses=()))
+        await broker.peer.respond(asked[1], FetchResponse(error_code=0, session_id=0, responses=()))
         await anyio.sleep(1)
         assert (done, connection.is_identified) == ([], False)
-        await broker.peer.answer(asked[0], metadata("ours"))
+        await broker.peer.respond(asked[0], metadata("ours"))
         await anyio.sleep(1)
         assert ([type(one) for one in done], connection.is_identified) == ([FetchResponse], True)
         tasks.cancel_scope.cancel()
@@ -81,16 +81,16 @@ async def test_a_foreign_response_is_dropped(network: Any, is_late: bool) -> Non
     async with network, anyio.create_task_group() as tasks:
         connection = await broker.connect(tasks)
 
-        async def answer() -> None:
+        async def respond() -> None:
             first, second = await broker.peer.read(), await broker.peer.read()
-            answers = (
+            responses = (
                 (first, metadata("theirs")),
                 (second, FetchResponse(error_code=0, session_id=0, responses=())),
             )
-            for incoming, message in reversed(answers) if is_late else answers:
-                await broker.peer.answer(incoming, message)
+            for incoming, message in reversed(responses) if is_late else responses:
+                await broker.peer.respond(incoming, message)
 
-        tasks.start_soon(answer)
+        tasks.start_soon(respond)
         with pytest.raises(ForeignClusterError) as caught:
             await connection.request(FETCH, timeout=9.0, on_response=processed.append)
         assert str(caught.value) == (
@@ -110,10 +110,10 @@ async def test_no_id_is_no_identity(network: Any, found: str | None) -> None:
     async with network, anyio.create_task_group() as tasks:
         connection = await broker.connect(tasks)
 
-        async def answer() -> None:
-            await broker.peer.answer(await broker.peer.read(), metadata(found))
+        async def respond() -> None:
+            await broker.peer.respond(await broker.peer.read(), metadata(found))
 
-        tasks.start_soon(answer)
+        tasks.start_soon(respond)
         await connection.request(MetadataRequest(topics=()), timeout=9.0)
         assert (connection.is_identified, broker.identity.cluster_id) == (True, "ours")
         tasks.cancel_scope.cancel()
@@ -135,7 +135,7 @@ async def test_nothing_is_asked_where_nothing_could_be_compared(
 
 
 @pytest.mark.parametrize(
-    ("request_", "answer"),
+    ("request_", "response"),
     [
         (MetadataRequest(topics=()), metadata(None, 129)),
         (
@@ -145,14 +145,14 @@ async def test_nothing_is_asked_where_nothing_could_be_compared(
     ],
 )
 async def test_any_response_may_require_to_bootstrap_again(
-    network: Any, request_: Any, answer: Any
+    network: Any, request_: Any, response: Any
 ) -> None:
     broker = Broker(network, ClusterIdentity())
     async with network, anyio.create_task_group() as tasks:
         connection = await broker.connect(tasks)
 
         async def respond() -> None:
-            await broker.peer.answer(await broker.peer.read(), answer)
+            await broker.peer.respond(await broker.peer.read(), response)
 
         tasks.start_soon(respond)
         with pytest.raises(RebootstrapRequiredError):
@@ -165,7 +165,7 @@ async def test_a_handshake_may_require_to_bootstrap_again(network: Any) -> None:
     """KIP-1242: the broker knows from the request that the client looks for another one."""
 
     async def serve(peer: Peer) -> None:
-        await peer.answer(await peer.read(), api_versions(error_code=129))
+        await peer.respond(await peer.read(), api_versions(error_code=129))
         await anyio.sleep_forever()
 
     network.handlers[HERE] = serve

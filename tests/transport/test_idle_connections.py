@@ -47,7 +47,7 @@ ANSWERS: dict[type[Any], object] = {
 
 
 class Scripted:
-    """A broker that answers after a while, and records each request with its time and the number
+    """A broker that responds after a while, and records each request with its time and the number
     of its connection."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Scripted:
                 )
             else:
                 response = ANSWERS[type(incoming.request)]
-            await peer.answer(incoming, response)
+            await peer.respond(incoming, response)
 
     def count(self, request: type[Any]) -> int:
         return sum(kind is request for _, kind in self.seen)

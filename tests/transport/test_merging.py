@@ -54,13 +54,13 @@ def response(*topics: MetadataResponseTopic, nodes: Iterable[Node] = (NODE,)) ->
     return MetadataResponse(brokers=brokers, topics=topics, cluster_id="c")
 
 
-def answer(
+def described(
     *leaders: tuple[int, int], topic_id: UUID = ONE, error_code: int = 0
 ) -> MetadataResponse:
     return response(topic(*leaders, topic_id=topic_id, error_code=error_code))
 
 
-ABSENT = answer(topic_id=NO_ID, error_code=E.UNKNOWN_TOPIC_OR_PARTITION)
+ABSENT = described(topic_id=NO_ID, error_code=E.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def known(one: TopicMetadata, *nodes: Node) -> ClusterMetadata:
@@ -114,12 +114,12 @@ def test_a_leader_of_the_same_or_a_newer_epoch_counts(
     epoch: int, expected: tuple[int, int]
 ) -> None:
     """-1 means a broker without epochs."""
-    assert after(known(led((1, 5))), answer((2, epoch))) == (known(led(expected)), False)
+    assert after(known(led((1, 5))), described((2, epoch))) == (known(led(expected)), False)
 
 
 def test_added_partitions_count() -> None:
     grown = led((1, 5), (2, 0), (1, 0))
-    assert after(known(led((1, 5))), answer((1, 5), (2, 0), (1, 0))) == (known(grown), False)
+    assert after(known(led((1, 5))), described((1, 5), (2, 0), (1, 0))) == (known(grown), False)
 
 
 def test_an_added_broker_counts() -> None:
@@ -130,10 +130,10 @@ def test_an_added_broker_counts() -> None:
 
 def test_known_topics_that_were_not_requested_stay_only_while_they_are_in_use() -> None:
     before = ClusterMetadata("old", {1: NODE}, {"other": led((9, 1)), "used": led((9, 2))})
-    found, _ = merge(before, answer((1, 0)), requested=("t",), in_use=("used",))
+    found, _ = merge(before, described((1, 0)), requested=("t",), in_use=("used",))
     topics = {"used": led((9, 2)), "t": led((1, 0))}
     assert found == ClusterMetadata("c", {1: NODE}, topics)
-    assert after(before, answer((1, 0))) == (known(led((1, 0))), False)
+    assert after(before, described((1, 0))) == (known(led((1, 0))), False)
 
 
 def test_topics_that_no_request_named_are_not_kept() -> None:
@@ -165,14 +165,14 @@ def test_the_racks_of_a_thousand_offline_nodes_are_kept() -> None:
 
 
 def test_partitions_stay_known_during_a_leader_election() -> None:
-    electing = answer(error_code=E.LEADER_NOT_AVAILABLE)
+    electing = described(error_code=E.LEADER_NOT_AVAILABLE)
     assert after(known(led((1, 5))), electing) == (known(led((1, 5), error_code=5)), False)
-    assert after(known(led((1, 5))), electing, answer((2, 6))) == (known(led((2, 6))), False)
+    assert after(known(led((1, 5))), electing, described((2, 6))) == (known(led((2, 6))), False)
 
 
 @pytest.mark.parametrize("code", [E.UNKNOWN_SERVER_ERROR, E.KAFKA_STORAGE_ERROR, 999])
 def test_an_error_that_does_not_deny_the_topic_takes_nothing_away(code: int) -> None:
-    failing = answer(error_code=code)
+    failing = described(error_code=code)
     expected = known(led((1, 5), error_code=code)), False
     assert after(known(led((1, 5))), failing) == expected
     assert after(known(led((1, 5))), failing, failing, failing) == expected
@@ -195,9 +195,9 @@ def test_an_empty_rack_is_none() -> None:
 def test_a_broker_that_does_not_see_the_leader_takes_it_from_no_one() -> None:
     """A broker names no leader if it has no address of it. An election without a result begins a
     new epoch."""
-    blind = answer((-1, 5))
+    blind = described((-1, 5))
     assert after(known(led((1, 5))), blind, blind) == (known(led((1, 5))), False)
-    assert after(known(led((1, 5))), answer((-1, 6))) == (known(led((-1, 6))), False)
+    assert after(known(led((1, 5))), described((-1, 6))) == (known(led((-1, 6))), False)
 
 
 # ---------------------------------------------------------------- what a second response confirms
@@ -207,13 +207,13 @@ def test_a_topic_is_gone_once_a_second_response_does_not_know_it() -> None:
     """One broker that lagged behind once made all members of a group lose all partitions."""
     before = known(led((1, 5)))
     assert after(before, ABSENT) == (before, True)
-    assert after(before, ABSENT, answer((1, 5))) == (before, False)
-    assert after(before, ABSENT, answer((1, 5)), ABSENT) == (before, True)
+    assert after(before, ABSENT, described((1, 5))) == (before, False)
+    assert after(before, ABSENT, described((1, 5)), ABSENT) == (before, True)
     gone = known(led(topic_id=NO_ID, error_code=3, is_absent=True))
     assert after(before, ABSENT, ABSENT) == (gone, False)
     assert after(before, ABSENT, ABSENT, ABSENT) == (gone, False)
     assert (gone.partition_counts(["t"]), gone.leader(TopicPartition("t", 0))) == ({}, None)
-    assert after(before, ABSENT, ABSENT, answer((1, 5))) == (before, False)
+    assert after(before, ABSENT, ABSENT, described((1, 5))) == (before, False)
 
 
 def test_a_topic_that_a_response_leaves_out_is_one_that_it_does_not_know() -> None:
@@ -229,7 +229,7 @@ def test_a_list_of_all_topics_removes_a_topic_only_once_it_is_repeated() -> None
     """Subscribers by pattern once rebalanced twice for one list that lacked a topic."""
     before = known(led((1, 5)))
     assert after(before, response(), requested=None) == (before, True)
-    assert after(before, response(), answer((1, 5)), requested=None) == (before, False)
+    assert after(before, response(), described((1, 5)), requested=None) == (before, False)
     gone = ClusterMetadata("c", {1: NODE}, {}), False
     assert after(before, response(), response(), requested=None) == gone
 
@@ -246,15 +246,15 @@ def test_a_topic_that_no_response_has_described_is_absent_after_two() -> None:
 def test_a_denied_topic_has_its_error_at_once_and_its_partitions_until_that_is_repeated(
     code: int,
 ) -> None:
-    before, denied = known(led((1, 5))), answer(topic_id=NO_ID, error_code=code)
+    before, denied = known(led((1, 5))), described(topic_id=NO_ID, error_code=code)
     assert after(before, denied) == (known(led((1, 5), error_code=code)), True)
-    assert after(before, denied, answer((1, 5))) == (before, False)
+    assert after(before, denied, described((1, 5))) == (before, False)
     assert after(before, denied, denied) == (known(led(topic_id=NO_ID, error_code=code)), False)
     assert after(before, denied, ABSENT) == (known(led((1, 5), error_code=code)), True)
 
 
 def test_a_topic_never_has_fewer_partitions_under_the_same_id() -> None:
-    before, fewer = known(led((1, 5), (1, 5), (1, 5))), answer((1, 5), (2, 6))
+    before, fewer = known(led((1, 5), (1, 5), (1, 5))), described((1, 5), (2, 6))
     expected = known(led((1, 5), (2, 6), (1, 5))), False
     assert after(before, fewer) == expected
     assert after(before, fewer, fewer, fewer) == expected
@@ -263,9 +263,9 @@ def test_a_topic_never_has_fewer_partitions_under_the_same_id() -> None:
 def test_without_topic_ids_fewer_partitions_count_once_repeated() -> None:
     """Brokers before 2.8 have no ids, so a topic recreated with fewer partitions looks the same."""
     before = known(led((1, 5), (1, 5), (1, 5), topic_id=NO_ID))
-    fewer = answer((1, 5), (1, 5), topic_id=NO_ID)
+    fewer = described((1, 5), (1, 5), topic_id=NO_ID)
     assert after(before, fewer) == (before, True)
-    assert after(before, fewer, answer((1, 5), topic_id=NO_ID)) == (before, True)
+    assert after(before, fewer, described((1, 5), topic_id=NO_ID)) == (before, True)
     expected = known(led((1, 5), (1, 5), topic_id=NO_ID)), False
     assert after(before, fewer, fewer) == expected
 
@@ -273,21 +273,21 @@ def test_without_topic_ids_fewer_partitions_count_once_repeated() -> None:
 def test_a_broker_without_topic_ids_does_not_take_the_id_away() -> None:
     """While a cluster is upgraded from 2.7, some brokers report ids and others do not."""
     before = known(led((1, 5)))
-    assert after(before, answer((2, 6), topic_id=NO_ID)) == (known(led((2, 6))), False)
+    assert after(before, described((2, 6), topic_id=NO_ID)) == (known(led((2, 6))), False)
     old = known(led((1, 5), topic_id=NO_ID))
-    assert after(old, answer((2, 6))) == (known(led((2, 6))), False)
+    assert after(old, described((2, 6))) == (known(led((2, 6))), False)
 
 
 def test_another_topic_id_counts_once_repeated() -> None:
     """After a recreation one late response with the old id once gave 51 records twice."""
-    before, other = known(led((1, 5))), answer((2, 0), (2, 0), topic_id=TWO)
+    before, other = known(led((1, 5))), described((2, 0), (2, 0), topic_id=TWO)
     recreated = known(led((2, 0), (2, 0), topic_id=TWO))
     assert after(before, other) == (before, True)
-    assert after(before, other, answer((1, 5))) == (before, False)
+    assert after(before, other, described((1, 5))) == (before, False)
     assert after(before, other, ABSENT) == (before, True)
     assert after(before, other, other) == (recreated, False)
-    assert after(before, other, other, answer((1, 5))) == (recreated, True)
-    assert after(before, other, other, answer((1, 5)), other) == (recreated, False)
+    assert after(before, other, other, described((1, 5))) == (recreated, True)
+    assert after(before, other, other, described((1, 5)), other) == (recreated, False)
 
 
 def test_a_recreated_topic_keeps_what_the_first_response_under_its_id_has() -> None:
@@ -295,8 +295,8 @@ def test_a_recreated_topic_keeps_what_the_first_response_under_its_id_has() -> N
     partitions of that id, and its leaders went back."""
     before = known(led((1, 5)))
     whole, partly = (
-        answer((2, 1), (2, 0), topic_id=TWO),
-        answer((1, 0), topic_id=TWO),
+        described((2, 1), (2, 0), topic_id=TWO),
+        described((1, 0), topic_id=TWO),
     )
     recreated = known(led((2, 1), (2, 0), topic_id=TWO))
     assert after(before, whole, partly) == (recreated, True)
@@ -306,21 +306,21 @@ def test_a_recreated_topic_keeps_what_the_first_response_under_its_id_has() -> N
 def test_an_older_leader_epoch_counts_once_repeated() -> None:
     """KIP-320: a lagging broker must not set the leader back. But one broker that reported an
     epoch too high once stopped a partition for ever."""
-    before, older = known(led((1, 5), (1, 5))), answer((2, 4), (1, 5))
+    before, older = known(led((1, 5), (1, 5))), described((2, 4), (1, 5))
     assert after(before, older) == (before, True)
-    assert after(before, older, answer((3, 3), (1, 5))) == (before, True)
-    assert after(before, older, answer((1, 5), (1, 5))) == (before, False)
+    assert after(before, older, described((3, 3), (1, 5))) == (before, True)
+    assert after(before, older, described((1, 5), (1, 5))) == (before, False)
     assert after(before, older, older) == (known(led((2, 4), (1, 5))), False)
 
 
 def test_without_topic_ids_a_recreated_topic_begins_at_epoch_0_again() -> None:
-    before, again = known(led((1, 5), topic_id=NO_ID)), answer((2, 0), topic_id=NO_ID)
+    before, again = known(led((1, 5), topic_id=NO_ID)), described((2, 0), topic_id=NO_ID)
     assert after(before, again, again) == (known(led((2, 0), topic_id=NO_ID)), False)
 
 
 def test_a_broker_leaves_once_a_second_response_does_not_list_it() -> None:
     two = Node(2, "b", 9092)
-    before, without = known(led((1, 5)), NODE, two), answer((1, 5))
+    before, without = known(led((1, 5)), NODE, two), described((1, 5))
     both = response(topic((1, 5)), nodes=(NODE, two))
     assert after(before, without) == (before, True)
     assert after(before, without, both, without) == (before, True)
@@ -348,7 +348,7 @@ def test_a_changed_rack_counts_at_once() -> None:
 def test_equal_partitions_are_one_object() -> None:
     """A cluster of 200,000 partitions would give the garbage collector as many objects to
     traverse."""
-    found, _ = after(ClusterMetadata(), answer((1, 5), (1, 5), (1, 5)))
+    found, _ = after(ClusterMetadata(), described((1, 5), (1, 5), (1, 5)))
     partitions = found.topics["t"].partitions
     assert partitions[0] == PartitionMetadata(1, 5, (1, 2))
     assert partitions[0] is partitions[1] is partitions[2]
@@ -356,7 +356,7 @@ def test_equal_partitions_are_one_object() -> None:
 
 def test_an_unchanged_partition_is_the_same_object() -> None:
     """Comparing two states of the cluster then ends at the identity."""
-    before, _ = after(ClusterMetadata(), answer((1, 5), (2, 5)))
-    found, _ = after(before, answer((1, 5), (2, 6)))
+    before, _ = after(ClusterMetadata(), described((1, 5), (2, 5)))
+    found, _ = after(before, described((1, 5), (2, 6)))
     assert found.topics["t"].partitions[0] is before.topics["t"].partitions[0]
     assert found == known(led((1, 5), (2, 6)))

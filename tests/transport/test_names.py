@@ -23,16 +23,16 @@ class NameServer:
     """Answers look-ups: with addresses, or an error."""
 
     def __init__(self) -> None:
-        self.answer: list[Any] | Exception = [OLD]
+        self.respond: list[Any] | Exception = [OLD]
         self.asked: list[str] = []
 
     def look_up(self, host: str, flags: int = 0) -> list[Any]:
         if flags:
             raise socket.gaierror(socket.EAI_NONAME, "not an address")
         self.asked.append(host)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+        if isinstance(self.respond, Exception):
+            raise self.respond
+        return self.respond
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ async def test_connections_to_one_host_share_a_look_up(
     assert found == [Resolved([OLD])] * 3
     assert server.asked == ["kafka"]
     threads.held = None
-    server.answer = [NEW]
+    server.respond = [NEW]
     assert await names.resolve("kafka") == Resolved([NEW])  # looked up again for each connection
 
 
-async def test_a_look_up_without_an_answer_names_itself(
+async def test_a_look_up_without_a_response_names_itself(
     threads: LoopThreads, server: NameServer
 ) -> None:
     threads.held = []
@@ -103,7 +103,7 @@ async def test_the_last_addresses_are_used_while_a_look_up_takes_long(
     moved."""
     names = Names()
     assert await names.resolve("kafka") == Resolved([OLD])
-    threads.held, server.answer = [], [NEW]
+    threads.held, server.respond = [], [NEW]
     for _ in range(3):
         began_at = anyio.current_time()
         found = await names.resolve("kafka", began_at + 10)
@@ -122,7 +122,7 @@ async def test_the_last_addresses_are_used_while_a_name_server_fails(
 ) -> None:
     names = Names()
     await names.resolve("kafka")
-    server.answer = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    server.respond = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
     trouble = "the name is not resolved: Temporary failure in name resolution"
     assert await names.resolve("kafka") == Resolved([OLD], trouble)
     with pytest.raises(UnresolvedError, match=f"^{trouble}$"):
@@ -143,7 +143,7 @@ async def test_a_name_without_addresses_has_none_any_more(
     """The address may be another program's by now."""
     names = Names()
     await names.resolve("kafka")
-    server.answer = error
+    server.respond = error
     with pytest.raises(UnresolvedError, match=f"^the name is not resolved: {why}"):
         await names.resolve("kafka")
 
@@ -170,7 +170,7 @@ async def test_the_number_of_known_names_is_limited(
     names = Names()
     for host in ("a", "b", "a", "c"):
         await names.resolve(host)
-    server.answer = socket.gaierror(socket.EAI_AGAIN, "for now")
+    server.respond = socket.gaierror(socket.EAI_AGAIN, "for now")
     for host in ("a", "c"):
         assert (await names.resolve(host)).addresses == [OLD]
     with pytest.raises(UnresolvedError):

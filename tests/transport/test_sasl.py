@@ -38,7 +38,7 @@ PENCIL = Secret("pencil")
 class Script:
     """A broker that sends these responses in order, whatever the requests are."""
 
-    answers: list[bytes | SaslAuthenticateResponse] = attrs.field(factory=list)
+    responses: list[bytes | SaslAuthenticateResponse] = attrs.field(factory=list)
     offered: tuple[str, ...] = ()
     handshake_error: int = 0
     received: list[Any] = attrs.field(factory=list)
@@ -50,8 +50,8 @@ class Script:
             return SaslHandshakeResponse(error_code=self.handshake_error, mechanisms=self.offered)
         assert isinstance(request, SaslAuthenticateRequest)
         self.received.append(request.auth_bytes)
-        answer = self.answers.pop(0)
-        return response(answer) if isinstance(answer, bytes) else answer
+        found = self.responses.pop(0)
+        return response(found) if isinstance(found, bytes) else found
 
 
 def response(auth_bytes: bytes = b"", **fields: Any) -> SaslAuthenticateResponse:
@@ -69,9 +69,9 @@ async def log_in(mechanism: Mechanism, script: Script) -> float:
     return await authenticate(mechanism, "broker", script, inline)
 
 
-async def refused(mechanism: Mechanism, *answers: bytes | SaslAuthenticateResponse) -> str:
+async def refused(mechanism: Mechanism, *responses: bytes | SaslAuthenticateResponse) -> str:
     with pytest.raises(AuthenticationError) as caught:
-        await log_in(mechanism, Script(list(answers)))
+        await log_in(mechanism, Script(list(responses)))
     return str(caught.value)
 
 
@@ -103,8 +103,8 @@ async def test_a_listener_without_sasl_is_an_error() -> None:
 
 
 async def test_an_authentication_error_contains_the_brokers_message() -> None:
-    answer = response(error_code=58, error_message="bad\ncredentials \x1b[31m" + "!" * 1000)
-    text = await refused(Plain("me", Secret("word")), answer)
+    refusal = response(error_code=58, error_message="bad\ncredentials \x1b[31m" + "!" * 1000)
+    text = await refused(Plain("me", Secret("word")), refusal)
     assert text.startswith(
         "the broker refuses user 'me': SASL_AUTHENTICATION_FAILED (58):"
         " bad\\ncredentials \\x1b[31m!!!"

@@ -121,20 +121,20 @@ class Gate:
             incoming = await peer.read()
             request = incoming.request
             if isinstance(request, ApiVersionsRequest):  # is an idle connection alive?
-                await peer.answer(incoming, api_versions(SASL))
+                await peer.respond(incoming, api_versions(SASL))
                 continue
             name = getattr(request, "group_id", type(request).__name__)
             self.heard.append((name, anyio.current_time() - start))
             if isinstance(request, SaslHandshakeRequest):
-                await peer.answer(incoming, GREETED)
+                await peer.respond(incoming, GREETED)
             elif isinstance(request, SaslAuthenticateRequest):
-                await peer.answer(incoming, self._session())
+                await peer.respond(incoming, self._session())
             elif isinstance(request, HeartbeatRequest):
                 await anyio.sleep(self.slow.get(name, 0))
-                await peer.answer(incoming, HeartbeatResponse(error_code=0))
+                await peer.respond(incoming, HeartbeatResponse(error_code=0))
             elif isinstance(request, MetadataRequest):
                 named = MetadataResponse(brokers=(), topics=(), cluster_id="ours")
-                await peer.answer(incoming, named)
+                await peer.respond(incoming, named)
 
     def _session(self) -> SaslAuthenticateResponse:
         sessions = sum(name == "SaslAuthenticateRequest" for name, _ in self.heard)
@@ -174,10 +174,10 @@ async def test_authentication_precedes_any_other_request(network: Any) -> None:
 
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
-        for answer in (GREETED, let_in(), HeartbeatResponse(error_code=0)):
+        for response in (GREETED, let_in(), HeartbeatResponse(error_code=0)):
             incoming = await peer.read()
             seen.append((type(incoming.request).__name__, incoming.version))
-            await peer.answer(incoming, answer)
+            await peer.respond(incoming, response)
 
     network.handlers[HERE] = handler
     async with network, connected() as connection:
@@ -240,7 +240,7 @@ async def test_responses_before_authentication_are_limited_in_size(
             await peer.handshake(SASL)
             incoming = await peer.read()
         if stage == "tokens":
-            await peer.answer(incoming, GREETED)
+            await peer.respond(incoming, GREETED)
             await peer.read()
         await peer.stream.send((limit + 1).to_bytes(4, "big") + bytes(100))
         await anyio.sleep_forever()
@@ -257,14 +257,14 @@ async def test_responses_after_authentication_may_be_larger(network: Any) -> Non
 
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
-        await peer.answer(await peer.read(), GREETED)
-        await peer.answer(await peer.read(), let_in())
-        await peer.answer(await peer.read(), MetadataResponse(brokers=brokers, topics=()))
+        await peer.respond(await peer.read(), GREETED)
+        await peer.respond(await peer.read(), let_in())
+        await peer.respond(await peer.read(), MetadataResponse(brokers=brokers, topics=()))
 
     network.handlers[HERE] = handler
     async with network, connected() as connection:
-        answer = await connection.request(MetadataRequest(topics=()), timeout=1)
-    assert answer.brokers == brokers
+        response = await connection.request(MetadataRequest(topics=()), timeout=1)
+    assert response.brokers == brokers
 
 
 @pytest.mark.parametrize("silent_at", [1, 2])
@@ -272,7 +272,7 @@ async def test_an_unresponsive_broker_times_out(network: Any, silent_at: int) ->
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
         for _ in range(silent_at - 1):
-            await peer.answer(await peer.read(), GREETED)
+            await peer.respond(await peer.read(), GREETED)
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
@@ -308,10 +308,10 @@ async def test_a_cancelled_authentication_leaves_nothing_open(network: Any, dela
     async def handler(peer: Any) -> None:
         await anyio.sleep(1)
         await peer.handshake(SASL)
-        for answer in (GREETED, let_in()):
+        for response in (GREETED, let_in()):
             incoming = await peer.read()
             await anyio.sleep(1)
-            await peer.answer(incoming, answer)
+            await peer.respond(incoming, response)
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler
@@ -437,8 +437,8 @@ async def test_a_tls_key_update_during_a_write_closes_only_the_connection(
 async def test_a_lost_connection_fails_every_waiting_request(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
-        await peer.answer(await peer.read(), GREETED)
-        await peer.answer(await peer.read(), let_in(10_000))
+        await peer.respond(await peer.read(), GREETED)
+        await peer.respond(await peer.read(), let_in(10_000))
         assert isinstance((await peer.read()).request, SaslHandshakeRequest)
         await anyio.sleep(2)
 
@@ -472,8 +472,8 @@ async def test_a_session_without_a_lifetime_is_not_reauthenticated(
 async def test_a_reauthentication_beyond_its_timeout_closes_the_connection(network: Any) -> None:
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
-        await peer.answer(await peer.read(), GREETED)
-        await peer.answer(await peer.read(), let_in(10_000))
+        await peer.respond(await peer.read(), GREETED)
+        await peer.respond(await peer.read(), let_in(10_000))
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler

@@ -117,24 +117,24 @@ async def hanging_up(peer: Any, incoming: Any) -> None:
 
 
 async def refusing(peer: Any, incoming: Any) -> None:
-    await peer.answer(incoming, said(error_code=58, error_message="no"))
+    await peer.respond(incoming, said(error_code=58, error_message="no"))
 
 
 async def garbage(peer: Any, incoming: Any) -> None:
-    await peer.answer_bytes(incoming, b"\0\0\xff\xff\xff\xff\xff\xff")
+    await peer.response_bytes(incoming, b"\0\0\xff\xff\xff\xff\xff\xff")
 
 
 async def impostor(peer: Any, incoming: Any) -> None:
-    await peer.answer(incoming, said(challenge(incoming, "i=4096")))
-    await peer.answer(await peer.read(), said(b"v=" + base64.b64encode(bytes(32))))
+    await peer.respond(incoming, said(challenge(incoming, "i=4096")))
+    await peer.respond(await peer.read(), said(b"v=" + base64.b64encode(bytes(32))))
 
 
 async def greedy(peer: Any, incoming: Any) -> None:
-    await peer.answer(incoming, said(challenge(incoming, "i=2147483648")))
+    await peer.respond(incoming, said(challenge(incoming, "i=2147483648")))
 
 
 async def dropping_out(peer: Any, incoming: Any) -> None:
-    await peer.answer(incoming, said(challenge(incoming, "i=4096")))
+    await peer.respond(incoming, said(challenge(incoming, "i=4096")))
     await peer.read()
 
 
@@ -151,7 +151,7 @@ async def test_a_failed_authentication_shows_no_secret(
 
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
-        await peer.answer(await peer.read(), SaslHandshakeResponse(error_code=0, mechanisms=()))
+        await peer.respond(await peer.read(), SaslHandshakeResponse(error_code=0, mechanisms=()))
         await end(peer, await peer.read())
 
     network.handlers[HERE] = handler
@@ -200,8 +200,8 @@ def test_values_show_no_secret(mechanism: str) -> None:
 def test_the_repr_of_a_message_shows_no_secret() -> None:
     """Their fields contain the secret, their repr does not."""
     request = SaslAuthenticateRequest(auth_bytes=f"\0me\0{PASSWORD}".encode())
-    answer = said(PASSWORD.encode(), session_lifetime_ms=1, error_message="x")
-    assert re.sub("[0-9]+", "N", f"{request}; {answer}") == (
+    response = said(PASSWORD.encode(), session_lifetime_ms=1, error_message="x")
+    assert re.sub("[0-9]+", "N", f"{request}; {response}") == (
         "SaslAuthenticateRequest(auth_bytes=<N bytes>);"
         " SaslAuthenticateResponse(error_code=N, error_message='x', auth_bytes=<N bytes>,"
         " session_lifetime_ms=N)"
@@ -258,9 +258,11 @@ async def test_a_failed_reauthentication_shows_no_secret(
 
     async def handler(peer: Any) -> None:
         await peer.handshake(SASL)
-        for answer in (said(session_lifetime_ms=2_000), said(error_code=58)):
-            await peer.answer(await peer.read(), SaslHandshakeResponse(error_code=0, mechanisms=()))
-            await peer.answer(await peer.read(), answer)
+        for response in (said(session_lifetime_ms=2_000), said(error_code=58)):
+            await peer.respond(
+                await peer.read(), SaslHandshakeResponse(error_code=0, mechanisms=())
+            )
+            await peer.respond(await peer.read(), response)
         await anyio.sleep_forever()
 
     network.handlers[HERE] = handler

@@ -53,20 +53,20 @@ def receive_data(connection: Connection, data: bytes) -> list[Response]:
 
     Raises: RemoteProtocolError, also its subclasses DecodeError and LimitExceededError.
     """
-    answers: list[Response] = []
+    responses: list[Response] = []
     left = memoryview(data)
     while left:
         with connection.room() as room:
             count = min(len(room), len(left))
             room[:count] = left[:count]
         left = left[count:]
-        answers.extend(
-            answer if isinstance(answer, Response) else answer.decode()
-            for answer in connection.received(count)
+        responses.extend(
+            response if isinstance(response, Response) else response.decode()
+            for response in connection.received(count)
         )
         if connection.failure is not None:
             raise connection.failure
-    return answers
+    return responses
 
 
 def spoken(*keys: tuple[int, int, int]) -> ApiVersionsResponse:
@@ -85,8 +85,8 @@ def frame(correlation_id: int, body: bytes, *, tags: bytes = b"") -> bytes:
 
 
 def heartbeat(correlation_id: int, error_code: int = 0, *, tags: bytes = b"\0") -> bytes:
-    answer = HeartbeatResponse(error_code=error_code)
-    return frame(correlation_id, encode(answer, FLEXIBLE), tags=tags)
+    response = HeartbeatResponse(error_code=error_code)
+    return frame(correlation_id, encode(response, FLEXIBLE), tags=tags)
 
 
 def open_connection(**options: int) -> Connection:
@@ -342,28 +342,30 @@ def test_a_fetch_response_is_not_copied_after_it_was_received(size: int) -> None
     receive_data(warm, fetched(warm, b"")[1])  # compiles the codec
     connection = open_connection()
     records = random.Random(1).randbytes(size)
-    first, answer = fetched(connection, records)
+    first, response = fetched(connection, records)
     second, behind = fetched(connection, records)
-    left = memoryview(answer + behind)
-    answers: list[Response | LargeResponse] = []
+    left = memoryview(response + behind)
+    responses: list[Response | LargeResponse] = []
     tracemalloc.start()
     try:
         while left:
             with connection.room() as room:
                 count = min(len(room), len(left))
                 room[:count] = left[:count]
-            answers += connection.received(count)
+            responses += connection.received(count)
             left = left[count:]
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert [answer.correlation_id for answer in answers if isinstance(answer, Response)] == [
+    assert [
+        response.correlation_id for response in responses if isinstance(response, Response)
+    ] == [
         first,
         second,
     ]
-    for answer in answers:
-        assert isinstance(answer, Response)
-        found = answer.message.responses[0].partitions[0].records
+    for response in responses:
+        assert isinstance(response, Response)
+        found = response.message.responses[0].partitions[0].records
         assert (type(found), bytes(found)) == (memoryview, records)
     assert peak < 2 * size * 1.5 + 50_000
     with connection.room() as room:
@@ -459,9 +461,9 @@ def test_topic_ids_round_trip() -> None:
     """The last version identifies topics by id: one whole message, with frame and header."""
     connection = open_connection()
     connection.send(METADATA, 13)
-    answer = MetadataResponse(brokers=(), topics=(), cluster_id=str(UUID(int=1)))
-    (found,) = receive_data(connection, frame(0, encode(answer, 13), tags=b"\0"))
-    assert found.message == answer
+    response = MetadataResponse(brokers=(), topics=(), cluster_id=str(UUID(int=1)))
+    (found,) = receive_data(connection, frame(0, encode(response, 13), tags=b"\0"))
+    assert found.message == response
 
 
 def brokers(count: int) -> MetadataResponse:
@@ -470,12 +472,12 @@ def brokers(count: int) -> MetadataResponse:
 
 
 def received(connection: Connection, data: bytes) -> list[Response | LargeResponse]:
-    answers: list[Response | LargeResponse] = []
+    responses: list[Response | LargeResponse] = []
     for byte in data:
         with connection.room() as room:
             room[0] = byte
-        answers += connection.received(1)
-    return answers
+        responses += connection.received(1)
+    return responses
 
 
 def test_a_response_with_many_elements_is_left_undecoded_for_the_caller() -> None:

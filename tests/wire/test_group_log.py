@@ -174,11 +174,11 @@ def test_kafkas_own_classes_read_and_write_the_same(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
-    answers = done.stdout.decode().splitlines()
+    responses = done.stdout.decode().splitlines()
     wrong = [
-        f"{line} -> {answer}"
-        for line, answer in zip(lines, answers, strict=True)
-        if line.rpartition(" ")[2] != answer
+        f"{line} -> {response}"
+        for line, response in zip(lines, responses, strict=True)
+        if line.rpartition(" ")[2] != response
     ]
     assert min(wrong, key=len, default=None) is None
     assert len(lines) > 20 * len(RECORDS)

@@ -28,7 +28,7 @@ PARTITIONS = tuple(
 )
 
 
-def answer(version: int) -> MetadataResponse:
+def response(version: int) -> MetadataResponse:
     """Return the decoded response."""
     topic = MetadataResponseTopic(error_code=0, name="t", partitions=PARTITIONS)
     sent = MetadataResponse(brokers=(), topics=(topic,))
@@ -37,7 +37,7 @@ def answer(version: int) -> MetadataResponse:
 
 @pytest.fixture
 def rows() -> Rows[MetadataResponsePartition]:
-    found = answer(13).topics[0].partitions
+    found = response(13).topics[0].partitions
     assert isinstance(found, Rows)
     return found
 
@@ -47,16 +47,16 @@ def test_rows_behave_as_a_tuple(rows: Rows[MetadataResponsePartition]) -> None:
     assert tuple(rows) == PARTITIONS
     assert (rows[3], rows[-1], rows[2:4]) == (PARTITIONS[3], PARTITIONS[-1], PARTITIONS[2:4])
     assert rows == PARTITIONS
-    assert rows not in (PARTITIONS[1:], answer(4).topics[0].partitions[1:])
+    assert rows not in (PARTITIONS[1:], response(4).topics[0].partitions[1:])
     assert (hash(rows), repr(rows)) == (hash(PARTITIONS), repr(PARTITIONS))
     assert PARTITIONS[5] in rows
-    assert rows == answer(13).topics[0].partitions
+    assert rows == response(13).topics[0].partitions
 
 
 def test_a_message_with_rows_is_compared_and_encoded_as_usual() -> None:
-    assert answer(13) == answer(13)
-    assert encode(answer(13), 13) == encode(answer(13), 13)
-    assert answer(4).topics[0].partitions[0].offline_replicas == ()
+    assert response(13) == response(13)
+    assert encode(response(13), 13) == encode(response(13), 13)
+    assert response(4).topics[0].partitions[0].offline_replicas == ()
 
 
 def test_the_garbage_collector_does_not_track_rows(rows: Rows[MetadataResponsePartition]) -> None:

@@ -78,8 +78,8 @@ def test_a_find_coordinator_response_before_v4_has_one_coordinator() -> None:
 def test_leave_group_before_v3_has_one_member() -> None:
     assert fold(LEAVE, 3) is LEAVE
     assert fold(LEAVE, 2) == LeaveGroupRequest(group_id="g", member_id="m")
-    answer = LeaveGroupResponse(error_code=25)
-    assert unfold(LEAVE, answer, 2) is answer
+    response = LeaveGroupResponse(error_code=25)
+    assert unfold(LEAVE, response, 2) is response
 
 
 def test_offset_fetch_before_v8_has_one_group() -> None:
@@ -154,9 +154,9 @@ def test_every_version_can_be_sent(request_: Request[Any]) -> None:
 
 def test_other_messages_are_not_converted() -> None:
     heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-    answer = HeartbeatResponse(error_code=0)
+    response = HeartbeatResponse(error_code=0)
     assert fold(heartbeat, 0) is heartbeat
-    assert unfold(heartbeat, answer, 0) is answer
+    assert unfold(heartbeat, response, 0) is response
 
 
 @pytest.mark.parametrize(

@@ -81,26 +81,26 @@ class FakeSession:
         self.say(SessionClosed, session=self.number)
 
     async def execute(self, request: Any) -> None:
-        answer = partial(self.say, token=request.token)
+        response = partial(self.say, token=request.token)
         if self.refusal is not None:
-            answer(RequestFailed, error=self.refusal)
+            response(RequestFailed, error=self.refusal)
             return
         match request:
             case Register(member_id=member_id, data=data):
                 self.nodes = (MemberNode(member_id, 1, data),)
                 self.version += 1
-                answer(Registered)
+                response(Registered)
             case ReadMembers():
-                answer(MembersRead, version=self.version, nodes=self.nodes)
+                response(MembersRead, version=self.version, nodes=self.nodes)
             case Confirm():
                 await anyio.sleep_until(self.away_until)
-                answer(Confirmed, version=self.version)
+                response(Confirmed, version=self.version)
             case Claim(units=units):
                 self.claims |= units
-                answer(Claimed, granted=units)
+                response(Claimed, granted=units)
             case Release(units=units):
                 self.claims -= units
-                answer(Released)
+                response(Released)
 
     async def holds(self, units: Iterable[str]) -> Mapping[str, bool]:
         await anyio.sleep_until(self.away_until)

@@ -1,4 +1,4 @@
-"""A session over kazoo, with a server that answers as the test says."""
+"""A session over kazoo, with a server that responds as the test says."""
 
 from __future__ import annotations
 

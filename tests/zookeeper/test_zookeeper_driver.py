@@ -1,4 +1,4 @@
-"""The driver of groups in ZooKeeper, over sessions that answer at once, in virtual time."""
+"""The driver of groups in ZooKeeper, over sessions that response at once, in virtual time."""
 
 from __future__ import annotations
 

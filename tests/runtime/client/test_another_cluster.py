@@ -44,7 +44,7 @@ VALUES = [str(n) for n in range(20)]
 
 
 class Address:
-    """The addresses of two clusters, of which one answers."""
+    """The addresses of two clusters, of which one responds."""
 
     def __init__(self, network: Any, nodes: int) -> None:
         self.network = network

@@ -173,13 +173,13 @@ async def test_a_source_of_credentials_that_fails_once_is_asked_again(
 
 async def test_a_token_callback_that_fails_once_is_called_again(network: Any) -> None:
     """Also one that returns what is no token."""
-    answers: list[Any] = []
+    responses: list[Any] = []
 
     async def callback() -> Any:
-        answer = answers.pop(0) if answers else Token("good")
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = responses.pop(0) if responses else Token("good")
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     security = Security(
         security_protocol="SASL_PLAINTEXT",
@@ -194,11 +194,11 @@ async def test_a_token_callback_that_fails_once_is_called_again(network: Any) ->
         async with on.consumer(security=security) as one:
             on.kafka.produce("t", ["1"])
             assert await next_value(one) == "1"
-            answers[:] = [None, OSError("unreachable"), "t0ken"]
+            responses[:] = [None, OSError("unreachable"), "t0ken"]
             await on.break_connections()
             on.kafka.produce("t", ["2"])
             assert await next_value(one) == "2"
-            assert answers == []
+            assert responses == []
 
 
 def _any_user() -> Any:

@@ -153,13 +153,13 @@ async def test_a_session_timeout_and_an_interval_in_seconds_are_asked_about(netw
 
 
 @pytest.mark.parametrize(
-    "answer", [ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR, Swallow()]
+    "response", [ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR, Swallow()]
 )
 async def test_limits_that_a_broker_does_not_tell_are_kafkas_defaults(
-    network: Any, answer: Any
+    network: Any, response: Any
 ) -> None:
     async with broker(network, **LIMITS) as kafka:
-        kafka.fail(DescribeConfigsRequest, answer, times=None)
+        kafka.fail(DescribeConfigsRequest, response, times=None)
         start = anyio.current_time()
         assert (
             "session_timeout_ms=5000 is outside of the limits of broker 1, which it does not report"

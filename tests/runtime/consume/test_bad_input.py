@@ -103,7 +103,7 @@ async def test_a_frame_length_of_two_gibibytes_closes_the_connection(listening: 
     async def handler(peer: Any) -> None:
         await peer.handshake()
         if isinstance((incoming := await peer.read()).request, HeartbeatRequest):
-            await peer.answer(incoming, HeartbeatResponse(error_code=0))
+            await peer.respond(incoming, HeartbeatResponse(error_code=0))
             await peer.serve({HeartbeatRequest: lambda _: HeartbeatResponse(error_code=0)})
         await peer.stream.send((2**31 - 1).to_bytes(4, "big"))
         while True:
@@ -179,9 +179,9 @@ async def test_an_unsolicited_response_is_an_error(listening: Any, late: bool) -
         await peer.handshake()
         incoming = await peer.read()
         if late:
-            await peer.answer(incoming, HeartbeatResponse(error_code=0))
+            await peer.respond(incoming, HeartbeatResponse(error_code=0))
             await peer.read()
-            await peer.answer(incoming, HeartbeatResponse(error_code=0))
+            await peer.respond(incoming, HeartbeatResponse(error_code=0))
         else:
             await peer.stream.send(bytes.fromhex("00000004 00bc614e"))
         await anyio.sleep_forever()
@@ -351,8 +351,8 @@ async def test_a_damaged_batch_is_raised_once(listening: Any, leader_of: Any, na
 
 async def test_batches_before_a_corrupt_one_are_delivered(listening: Any, leader_of: Any) -> None:
     """The CRC is checked for each batch, before its first record is delivered."""
-    whole_answer = whole(0) + whole(1) + batch(record(b"\0" * 6), 2, crc=0)
-    leader = leader_of(lambda offset: whole_answer if offset == 0 else whole_answer[-68:])
+    whole_response = whole(0) + whole(1) + batch(record(b"\0" * 6), 2, crc=0)
+    leader = leader_of(lambda offset: whole_response if offset == 0 else whole_response[-68:])
     async with listening(leader) as port:
         leader.address = ("127.0.0.1", port)
         async with Consumer(bootstrap_servers=f"127.0.0.1:{port}") as c:

@@ -1,4 +1,4 @@
-"""Every call of a consumer in every rebalance callback: each answers, and the rebalance goes on."""
+"""Every call of a consumer in every rebalance callback: each ends, and the rebalance goes on."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ TP = TopicPartition("t", 0)
 Transform = Callable[[MetadataResponseTopic], MetadataResponseTopic]
 
 
-class Answers:
+class Responses:
     """Changes the Metadata responses of an embedded broker: a broker that lags behind."""
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class Answers:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
-    changed, real = Answers(), topics.metadata
+def responses(monkeypatch: pytest.MonkeyPatch) -> Responses:
+    changed, real = Responses(), topics.metadata
     monkeypatch.setattr(topics, "metadata", lambda *args: changed.apply(real(*args)))
     return changed
 
@@ -162,11 +162,11 @@ async def consuming(consumer: Any, way: str, **options: Any) -> AsyncIterator[Co
 
 
 async def test_a_position_is_looked_up_once_the_metadata_has_the_topic(
-    reading: Opened, answers: Answers
+    reading: Opened, responses: Responses
 ) -> None:
     """Without a pause: the first broker that was asked did not know the topic yet."""
     async with reading() as (_, consumer, _), consumer(auto_offset_reset="earliest") as c:
-        answers.change(absent, 1)
+        responses.change(absent, 1)
         await c.assign([TP])
         began = anyio.current_time()
         assert await values_of(c, 1) == [0]
@@ -404,7 +404,7 @@ async def test_the_range_that_a_former_leader_reports_does_not_count(reading: Op
 @ways
 async def test_a_lagging_broker_that_has_the_old_topic_id_moves_nothing(
     reading: Opened,
-    answers: Answers,
+    responses: Responses,
     way: str,
     policy: Any,
     times: int,
@@ -415,8 +415,8 @@ async def test_a_lagging_broker_that_has_the_old_topic_id_moves_nothing(
         await commit(consumer(group_id="g"), 5)
         async with consuming(consumer, way, auto_offset_reset=policy) as c:
             assert await values_of(c, 2) == [5, 6]
-            answers.change(with_id(old), times)
-            while answers.left:
+            responses.change(with_id(old), times)
+            while responses.left:
                 await anyio.sleep(0.1)
             fill(kafka, 10, 20)
             assert await values_of(c, 13) == list(range(7, 20))
@@ -430,14 +430,14 @@ async def test_a_lagging_broker_that_has_the_old_topic_id_moves_nothing(
 
 
 async def test_records_are_delivered_while_the_metadata_has_the_old_topic_id(
-    reading: Opened, answers: Answers, caplog: pytest.LogCaptureFixture
+    reading: Opened, responses: Responses, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The leader serves the id of the position, so it knows better; the metadata is requested
     again, and it is reported."""
     async with reading() as (kafka, consumer, old), consumer(metadata_max_age_ms=300_000) as c:
         await c.assign([TP])
         await values_of(c, 10)
-        answers.change(with_id(old), 10**9)
+        responses.change(with_id(old), 10**9)
         await c._engine._cluster.refresh()
         before = len(kafka.requests(MetadataRequest))
         for n in range(10, 30):
@@ -450,7 +450,7 @@ async def test_records_are_delivered_while_the_metadata_has_the_old_topic_id(
             ": fetching t/0: the metadata has another topic id than the one that was read; check"
             " that the brokers agree on its id and its leaders"
         )
-        answers.left = 0
+        responses.left = 0
         await anyio.sleep(3)
         assert c.health().findings == ()
 
@@ -458,13 +458,13 @@ async def test_records_are_delivered_while_the_metadata_has_the_old_topic_id(
 @pytest.mark.parametrize("start", ["committed", "seek", "latest", "earliest"])
 @pytest.mark.parametrize("times", [1, 3])
 async def test_an_old_topic_id_in_the_first_response_moves_nothing(
-    reading: Opened, answers: Answers, start: str, times: int, caplog: pytest.LogCaptureFixture
+    reading: Opened, responses: Responses, start: str, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The position was looked up by name, so it is of the topic that the brokers serve: the id that
     one of them had is wrong, not the position."""
     async with reading() as (kafka, consumer, old):
         await commit(consumer(group_id="g"), 5)
-        answers.change(with_id(old), times)
+        responses.change(with_id(old), times)
         group = {"group_id": "g"} if start == "committed" else {}
         policy = "earliest" if start == "earliest" else "latest"
         async with consumer(**group, auto_offset_reset=policy) as c:
@@ -497,7 +497,7 @@ async def test_a_leader_that_refuses_the_id_that_all_metadata_has_moves_nothing(
 
 
 async def test_a_position_stays_if_the_topic_id_comes_back_before_the_reset(
-    reading: Opened, answers: Answers
+    reading: Opened, responses: Responses
 ) -> None:
     """The leader refuses the id for a while, in which the metadata has another: the reset is
     pending when the metadata has the id again."""
@@ -505,13 +505,13 @@ async def test_a_position_stays_if_the_topic_id_comes_back_before_the_reset(
         await c.assign([TP])
         c.seek(TP, 0)
         assert await values_of(c, 10) == list(range(10))
-        answers.change(with_id(old), 10**9)
+        responses.change(with_id(old), 10**9)
         unavailable = kafka.fail(ListOffsetsRequest, E.OFFSET_NOT_AVAILABLE, times=None)
         refused = kafka.fail(FetchRequest, E.UNKNOWN_TOPIC_ID, times=None)
         while not unavailable.hits:
             await anyio.sleep(0.1)
         fill(kafka, 10, 12)
-        answers.left = 0
+        responses.left = 0
         refused.stop()
         await anyio.sleep(5)
         unavailable.stop()
@@ -573,13 +573,13 @@ async def test_a_topic_that_is_fetched_by_name_is_reset_once_recreated(
 
 @pytest.mark.usefixtures("by_name")
 async def test_a_topic_that_is_fetched_by_name_stays_if_its_leader_has_the_id(
-    reading: Opened, answers: Answers
+    reading: Opened, responses: Responses
 ) -> None:
     async with reading() as (kafka, consumer, old), consumer() as c:
         await c.assign([TP])
         await values_of(c, 10)
-        answers.change(with_id(old), 2)
-        while answers.left:
+        responses.change(with_id(old), 2)
+        while responses.left:
             await anyio.sleep(0.1)
         fill(kafka, 10, 12)
         assert await values_of(c, 2) == [10, 11]
@@ -602,7 +602,7 @@ async def subscribed(consumer: Any, how: str, **options: Any) -> AsyncIterator[C
 @pytest.mark.parametrize("has_ids", [True, False])
 async def test_a_position_stays_if_a_topic_comes_back(
     reading: Opened,
-    answers: Answers,
+    responses: Responses,
     monkeypatch: pytest.MonkeyPatch,
     how: str,
     policy: Any,
@@ -611,9 +611,9 @@ async def test_a_position_stays_if_a_topic_comes_back(
     """The partition was released, and started by the policy when the topic was known again: with
     "latest" records were skipped, with "earliest" they came again."""
     if not has_ids:
-        answered = answers.apply
+        answered = responses.apply
         monkeypatch.setattr(
-            answers,
+            responses,
             "apply",
             lambda response: answered(
                 evolve(response, topics=tuple(map(with_id(NO_ID), response.topics)))
@@ -626,11 +626,11 @@ async def test_a_position_stays_if_a_topic_comes_back(
             first = 0 if policy == "earliest" else 10
             assert await values_of(c, 15 - first) == list(range(first, 15))
             c.pause(TP)
-            answers.change(absent, 10**9)
+            responses.change(absent, 10**9)
             while c.assignment():
                 await anyio.sleep(0.1)
             fill(kafka, 15, 20)
-            answers.left = 0
+            responses.left = 0
             while not c.assignment():
                 await anyio.sleep(0.1)
             assert c.paused() == {TP}
@@ -653,16 +653,16 @@ async def test_a_topic_that_comes_back_with_another_id_starts_by_the_policy(
 
 
 async def test_a_topic_that_was_unsubscribed_while_absent_starts_by_the_policy(
-    reading: Opened, answers: Answers
+    reading: Opened, responses: Responses
 ) -> None:
     async with reading() as (_, consumer, _), consumer("t", "u") as c:
         await values_of(c, 10)
-        answers.change(lambda t: absent(t) if t.name == "t" else t, 10**9)
+        responses.change(lambda t: absent(t) if t.name == "t" else t, 10**9)
         while c.assignment():
             await anyio.sleep(0.1)
         await c.subscribe("u")
         await c.subscribe("t")
-        answers.left = 0
+        responses.left = 0
         assert await values_of(c, 2) == [0, 1]
 
 
@@ -670,7 +670,7 @@ async def test_a_topic_that_was_unsubscribed_while_absent_starts_by_the_policy(
 
 
 async def test_an_epoch_that_was_too_high_falls_and_the_position_is_validated(
-    reading: Opened, answers: Answers
+    reading: Opened, responses: Responses
 ) -> None:
     """One leader epoch that was too high stopped a partition for ever."""
     epochs: list[int] = []
@@ -684,8 +684,8 @@ async def test_an_epoch_that_was_too_high_falls_and_the_position_is_validated(
         await c.assign([TP])
         await values_of(c, 10)
         epoch = kafka._cluster.topics["t"].partitions[0].leader_epoch
-        answers.change(led(1, 99), 1)
-        while answers.left:
+        responses.change(led(1, 99), 1)
+        while responses.left:
             await anyio.sleep(0.1)
         fill(kafka, 10, 12)
         with anyio.fail_after(15):
@@ -694,7 +694,7 @@ async def test_an_epoch_that_was_too_high_falls_and_the_position_is_validated(
 
 
 async def test_nothing_is_fetched_from_a_leader_of_an_earlier_epoch_than_a_record_that_was_read(
-    reading: Opened, answers: Answers, caplog: pytest.LogCaptureFixture
+    reading: Opened, responses: Responses, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All brokers but one are isolated with a former leader: its log lacks what was written
     since."""
@@ -704,7 +704,7 @@ async def test_nothing_is_fetched_from_a_leader_of_an_earlier_epoch_than_a_recor
         fill(kafka, 10, 12)
         await c.assign([TP])
         await values_of(c, 12)
-        answers.change(led(1, epoch - 1), 10**9)
+        responses.change(led(1, epoch - 1), 10**9)
         await anyio.sleep(5)
         before = len(kafka.requests())
         for seeks in (False, True):
@@ -722,7 +722,7 @@ async def test_nothing_is_fetched_from_a_leader_of_an_earlier_epoch_than_a_recor
             " and its leaders"
         )
         assert len(c.health().findings) == 1
-        answers.left = 0
+        responses.left = 0
         assert await values_of(c, 9) == list(range(3, 12))
         await anyio.sleep(3)
         assert c.health().findings == ()

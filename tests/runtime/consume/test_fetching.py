@@ -84,7 +84,7 @@ class Script:
         self.lists: list[offsets.ListOffsetsRequest] = []
         self.looks = 0
         """How often metadata was asked for."""
-        self.answer: Callable[[Fetch], Any] = lambda _: FetchResponse(responses=())
+        self.respond: Callable[[Fetch], Any] = lambda _: FetchResponse(responses=())
 
     async def serve(self, peer: Any, node: int) -> None:
         while True:
@@ -94,7 +94,7 @@ class Script:
                 message = await message
             if message is None:
                 return
-            await peer.answer(incoming, message)
+            await peer.respond(incoming, message)
 
     def _answer(self, incoming: Any, node: int) -> Any:
         match incoming.request:
@@ -131,7 +131,7 @@ class Script:
             case FetchRequest() as request:
                 found = Fetch(anyio.current_time(), node, incoming.version, request)
                 self.fetches.append(found)
-                return self.answer(found)
+                return self.respond(found)
             case other:
                 raise AssertionError(other)
 
@@ -193,9 +193,9 @@ def fetch_response(*partitions: PartitionData, **fields: Any) -> FetchResponse:
     return FetchResponse(responses=topics, **fields)
 
 
-async def after_long_poll(found: Fetch, answer: FetchResponse) -> FetchResponse:
+async def after_long_poll(found: Fetch, response: FetchResponse) -> FetchResponse:
     await anyio.sleep(found.request.max_wait_ms / 1000)
-    return answer
+    return response
 
 
 async def offsets_of(consumer: Consumer, count: int) -> list[int]:
@@ -234,13 +234,13 @@ class Sessions:
         for partition in found.forgotten:
             del self.at[partition]
         new = [data(p, batch(at)) for p, at in self.at.items() if at < self.end]
-        answer = fetch_response(*new, session_id=77)
-        return answer if new else await after_long_poll(found, answer)
+        response = fetch_response(*new, session_id=77)
+        return response if new else await after_long_poll(found, response)
 
 
 async def test_an_idle_consumer_sends_empty_session_requests(network: Any, script: Script) -> None:
     """A thousand idle partitions cost the broker an empty request, not a thousand entries."""
-    script.answer = Sessions()
+    script.respond = Sessions()
     async with network, client() as c:
         await c.assign([T0, T1])
         await anyio.sleep(15)
@@ -263,7 +263,7 @@ async def test_an_idle_consumer_sends_empty_session_requests(network: Any, scrip
 async def test_a_session_request_lists_only_changed_partitions(
     network: Any, script: Script
 ) -> None:
-    script.answer = sessions = Sessions(end=2)
+    script.respond = sessions = Sessions(end=2)
     async with network, client() as c:
         await c.assign([T0])
         assert await offsets_of(c, 2) == [0, 1]
@@ -312,7 +312,7 @@ async def test_a_session_request_lists_only_changed_partitions(
 async def test_a_session_error_is_followed_by_a_full_request_at_once(
     network: Any, script: Script, code: ErrorCode, session_id: int
 ) -> None:
-    script.answer = sessions = Sessions(end=1)
+    script.respond = sessions = Sessions(end=1)
     async with network, client() as c:
         await c.assign([T0])
         assert await offsets_of(c, 1) == [0]
@@ -328,7 +328,7 @@ async def test_a_session_error_is_followed_by_a_full_request_at_once(
 async def test_a_permanent_session_error_causes_no_hot_loop(
     network: Any, script: Script, code: ErrorCode
 ) -> None:
-    script.answer = lambda _: FetchResponse(error_code=code, responses=())
+    script.respond = lambda _: FetchResponse(error_code=code, responses=())
     async with network, client() as c:
         await c.assign([T0])
         await anyio.sleep(10)
@@ -339,7 +339,7 @@ async def test_after_a_lost_response_all_partitions_are_listed_again(
     network: Any, script: Script
 ) -> None:
     sessions = Sessions(end=1)
-    script.answer = lambda found: None if found.session[1] == 3 else sessions(found)
+    script.respond = lambda found: None if found.session[1] == 3 else sessions(found)
     async with network, client() as c:
         await c.assign([T0])
         assert await offsets_of(c, 1) == [0]
@@ -356,7 +356,7 @@ async def test_without_topic_ids_every_request_of_a_session_uses_names(
     network: Any, script: Script, versions: Versions
 ) -> None:
     """An empty request has no topic: in a later version it would end the session."""
-    script.answer = Sessions(end=1)
+    script.respond = Sessions(end=1)
     script.topic_id = NO_ID
     script.versions = versions
     async with network, client() as c:
@@ -380,7 +380,7 @@ async def test_a_broker_that_ignores_max_wait_causes_no_hot_loop(
         await c.assign([T0])
         await anyio.sleep(10)
         assert 8 < len(script.fetches) < 20
-        script.answer = lambda f: (
+        script.respond = lambda f: (
             fetch_response(data(0, batch(0))) if f.offsets == {0: 0} else fetch_response()
         )
         start = anyio.current_time()
@@ -393,14 +393,14 @@ async def test_a_partition_after_its_backoff_does_not_wait_for_the_long_poll(
 ) -> None:
     """The long poll does not include it, and lasts `fetch_max_wait_ms`."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if len(script.fetches) == 1:
             return fetch_response(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
         if 0 in found.offsets:
             return fetch_response(data(0, batch(found.offsets[0])))
         return await after_long_poll(found, fetch_response())
 
-    script.answer = answer
+    script.respond = respond
     async with network, client(fetch_max_wait_ms=4_000) as c:
         await c.assign([T0, T1])
         with anyio.fail_after(0.5):
@@ -413,12 +413,12 @@ async def test_an_error_of_one_partition_does_not_delay_the_next_long_poll(
     """A response without records that comes early is followed by a pause, but not an error: new
     records of the other partitions would arrive later."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if 0 in found.offsets:
             return fetch_response(data(0, error_code=E.KAFKA_STORAGE_ERROR))
         return await after_long_poll(found, fetch_response())
 
-    script.answer = answer
+    script.respond = respond
     async with network, client(retry_backoff_ms=1_000) as c:
         await c.assign([T0, T1])
         for tp in (T0, T1):
@@ -433,12 +433,12 @@ async def test_an_error_of_one_partition_does_not_delay_the_next_long_poll(
 async def test_a_response_with_null_for_no_records_is_empty(network: Any, script: Script) -> None:
     """The field is nullable."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if len(script.fetches) > 1:
             return fetch_response(data(0, batch(0)))
         return fetch_response(data(0, None))
 
-    script.answer = answer
+    script.respond = respond
     async with network, client() as c:
         await c.assign([T0])
         assert await offsets_of(c, 1) == [0]
@@ -450,7 +450,7 @@ async def test_a_partition_that_moves_back_to_its_leader_does_not_wait_for_its_l
 ) -> None:
     """KIP-392: the leader holds a long poll of another partition when the replica refuses."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if found.node == 1 and 0 in found.offsets:
             if found.request.rack_id and len(script.fetches) < 3:
                 return fetch_response(data(0, preferred_read_replica=2))
@@ -460,7 +460,7 @@ async def test_a_partition_that_moves_back_to_its_leader_does_not_wait_for_its_l
             return fetch_response(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
         return await after_long_poll(found, fetch_response())
 
-    script.answer = answer
+    script.respond = respond
     async with network, client(client_rack="here", fetch_max_wait_ms=4_000) as c:
         await c.assign([T0, T1])
         for tp in (T0, T1):
@@ -476,7 +476,7 @@ async def test_a_partition_that_moves_to_a_follower_does_not_wait_for_its_long_p
     """KIP-392: the follower already holds a long poll of another partition."""
     moved = False
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if found.node == 1 and 1 in found.offsets:
             return fetch_response(data(1, preferred_read_replica=2))
         if found.node == 1 and moved:
@@ -487,7 +487,7 @@ async def test_a_partition_that_moves_to_a_follower_does_not_wait_for_its_long_p
             return await after_long_poll(found, fetch_response())
         return fetch_response()
 
-    script.answer = answer
+    script.respond = respond
     async with network, client(client_rack="here", fetch_max_wait_ms=4_000) as c:
         await c.assign([T0, T1])
         await anyio.sleep(4.1)
@@ -520,12 +520,12 @@ async def test_records_are_delivered_before_the_next_request_is_sent(
     """Building and sending a request takes longer than everything else between socket and
     application. trio runs ready tasks in any order, so there this holds half of the time."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if found.offsets.get(0, 9) < 3:
             return fetch_response(data(0, batch(found.offsets[0])))
         return await after_long_poll(found, fetch_response())
 
-    script.answer = answer
+    script.respond = respond
     with requests_noted() as story:
         async with network, client() as c:
             await c.assign([T0])
@@ -543,13 +543,13 @@ async def test_the_next_fetch_is_sent_before_the_records_of_a_large_response_are
     """The broker reads ahead while the application processes these records."""
     many = encode_batch([NewRecord(None, bytes(70_000))])
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         offset = found.offsets.get(0, 9)
         if offset < 3:
             return fetch_response(data(0, with_base_offset(many, offset, 0)))
         return await after_long_poll(found, fetch_response())
 
-    script.answer = answer
+    script.respond = respond
     with requests_noted() as story:
         async with network, client() as c:
             await c.assign([T0])
@@ -566,12 +566,12 @@ async def test_the_application_is_woken_as_the_response_is_delivered(
 ) -> None:
     """The fetching task woke it, which took another turn of the loop."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if found.offsets.get(0, 9) < 1:
             return fetch_response(data(0, batch(0)))
         return await after_long_poll(found, fetch_response())
 
-    script.answer = answer
+    script.respond = respond
     story: list[str] = []
     deliver, notify = BrokerConnection._deliver, Session.notify
 
@@ -579,11 +579,11 @@ async def test_the_application_is_woken_as_the_response_is_delivered(
         story.append("woken")
         notify(session)
 
-    def delivered(connection: BrokerConnection, answer: Any) -> None:
-        is_fetch = isinstance(answer.message, FetchResponse)
+    def delivered(connection: BrokerConnection, respond: Any) -> None:
+        is_fetch = isinstance(respond.message, FetchResponse)
         if is_fetch:
             story.append("response")
-        deliver(connection, answer)
+        deliver(connection, respond)
         if is_fetch:
             story.append("delivered")
 
@@ -600,14 +600,14 @@ async def test_records_end_the_backoff(network: Any, script: Script) -> None:
     """Otherwise records of a topic with little traffic would always arrive a second late."""
     seen = {"empty": 0}
 
-    def answer(found: Fetch) -> FetchResponse:
+    def respond(found: Fetch) -> FetchResponse:
         if seen["empty"] < 20:
             seen["empty"] += 1
             return fetch_response()
         seen["empty"] = 0
         return fetch_response(data(0, batch(found.offsets[0])))
 
-    script.answer = answer
+    script.respond = respond
     async with network, client() as c:
         await c.assign([T0])
         assert await offsets_of(c, 2) == [0, 1]
@@ -624,7 +624,7 @@ async def test_a_fetch_error_of_a_topic_that_the_metadata_has_lost_is_retried(
 ) -> None:
     """The topic was deleted during a long poll: nobody leads the partition."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if len(script.fetches) == 1:
             script.topic_error = E.UNKNOWN_TOPIC_OR_PARTITION
             await anyio.sleep(10)
@@ -633,7 +633,7 @@ async def test_a_fetch_error_of_a_topic_that_the_metadata_has_lost_is_retried(
             return fetch_response(data(0, batch(found.offsets[0])))
         return await after_long_poll(found, fetch_response())
 
-    script.answer = answer
+    script.respond = respond
     async with network, client(metadata_max_age_ms=1_000) as c:
         await c.assign([T0])
         await anyio.sleep(12)
@@ -645,12 +645,12 @@ async def test_a_fetch_error_of_a_topic_that_the_metadata_has_lost_is_retried(
 async def test_batches_before_the_position_are_skipped(network: Any, script: Script) -> None:
     """A broker may return them with the one that was asked for."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if (offset := found.offsets.get(0)) is None:
             return await after_long_poll(found, fetch_response())
         return fetch_response(data(0, b"".join(map(batch, range(offset - 2, offset + 1)))))
 
-    script.answer = answer
+    script.respond = respond
     async with network, client() as c:
         await c.assign([T0])
         c.seek(T0, 5)
@@ -686,7 +686,7 @@ def log_from(starts: Iterable[int], aborted: tuple[tuple[int, int], ...]) -> Any
     """A broker with `LOG`, which returns the batches from the requested offset."""
     at = dict(zip(starts, range(len(LOG)), strict=True))
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         (offset,) = found.offsets.values()
         if offset == 10:
             return await after_long_poll(found, fetch_response())
@@ -698,14 +698,14 @@ def log_from(starts: Iterable[int], aborted: tuple[tuple[int, int], ...]) -> Any
             data(0, records, last_stable_offset=10, aborted_transactions=transactions)
         )
 
-    return answer
+    return respond
 
 
 STARTS = (0, 2, 4, 5, 6, 7, 8, 9)
 
 
 async def test_read_committed_delivers_no_aborted_records(network: Any, script: Script) -> None:
-    script.answer = log_from(STARTS, ((2, 2),))
+    script.respond = log_from(STARTS, ((2, 2),))
     async with network, client(isolation_level="read_committed") as c:
         await c.assign([T0])
         assert await offsets_of(c, 4) == [0, 1, 5, 8]
@@ -720,7 +720,7 @@ async def test_read_committed_delivers_no_aborted_records(network: Any, script: 
 async def test_read_committed_from_the_middle_of_an_aborted_transaction(
     network: Any, script: Script
 ) -> None:
-    script.answer = log_from(STARTS, ((2, 2),))
+    script.respond = log_from(STARTS, ((2, 2),))
     async with network, client(isolation_level="read_committed") as c:
         await c.assign([T0])
         c.seek(T0, 6)
@@ -730,7 +730,7 @@ async def test_read_committed_from_the_middle_of_an_aborted_transaction(
 async def test_read_uncommitted_delivers_everything_but_control_records(
     network: Any, script: Script
 ) -> None:
-    script.answer = log_from(STARTS, ())
+    script.respond = log_from(STARTS, ())
     async with network, client() as c:
         await c.assign([T0])
         assert await offsets_of(c, 7) == [0, 1, 2, 3, 5, 6, 8]
@@ -746,13 +746,13 @@ async def test_under_read_committed_the_lag_ends_at_the_last_stable_offset(
 ) -> None:
     """What a transaction is still writing is not delivered before it is committed."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         ends = {"high_watermark": 9, "last_stable_offset": 5}
         if found.offsets.get(0) == 0:
             return fetch_response(data(0, batch(0), **ends))
         return await after_long_poll(found, fetch_response())
 
-    script.answer = answer
+    script.respond = respond
     async with network, client(isolation_level=level) as c:
         await c.assign([T0])
         assert await offsets_of(c, 1) == [0]
@@ -812,7 +812,7 @@ def nodes_of(fetches: Iterable[Fetch]) -> list[int]:
 
 
 async def test_the_preferred_replica_is_fetched_from(network: Any, script: Script) -> None:
-    script.answer = Replicas()
+    script.respond = Replicas()
     async with network, client(client_rack="here") as c:
         await c.assign([T0])
         assert await offsets_of(c, 10) == list(range(10))
@@ -833,7 +833,7 @@ async def test_without_a_client_rack_no_rack_is_sent(network: Any, script: Scrip
 
 async def test_the_leader_is_fetched_from_again_after_a_while(network: Any, script: Script) -> None:
     """Meanwhile another follower may be the nearest one, or none."""
-    script.answer = replicas = Replicas(end=1)
+    script.respond = replicas = Replicas(end=1)
     async with network, client(client_rack="here", metadata_max_age_ms=60_000) as c:
         await c.assign([T0])
         assert await offsets_of(c, 1) == [0]
@@ -862,7 +862,7 @@ async def test_after_an_error_of_a_follower_the_leader_is_fetched_from(
 ) -> None:
     """The error of a lagging follower causes no reset, and none for the application. The last case
     closes the connection."""
-    script.answer = replicas = Replicas()
+    script.respond = replicas = Replicas()
     replicas.error = error
     async with network, client(client_rack="here") as c:
         await c.assign([T0])
@@ -893,7 +893,7 @@ async def test_a_replica_that_does_not_serve_is_replaced_by_the_leader_for_a_whi
 ) -> None:
     """The leader named it again and again: no record came, and `health()` found nothing. The last
     case closes the connection."""
-    script.answer = replicas = Replicas()
+    script.respond = replicas = Replicas()
     replicas.error, replicas.needs_rack = error, True
     async with network, client(client_rack="here", metadata_max_age_ms=60_000) as c:
         events = c.events()
@@ -934,12 +934,12 @@ async def test_a_replica_that_does_not_answer_is_replaced_after_one_timeout(
 ) -> None:
     """Two of them would keep the application without records for more than a minute."""
 
-    async def answer(found: Fetch) -> FetchResponse | None:
+    async def respond(found: Fetch) -> FetchResponse | None:
         if found.node == 2:
             await anyio.sleep(1_000)
         return await replicas(found)
 
-    script.answer, replicas = answer, Replicas()
+    script.respond, replicas = respond, Replicas()
     replicas.needs_rack = True
     async with network, client(client_rack="here", request_timeout_ms=10_000) as c:
         await c.assign([T0])
@@ -954,14 +954,14 @@ async def test_one_refusal_of_a_replica_does_not_end_its_use(network: Any, scrip
     """Refusals in a row count, not those between which the replica returned records."""
     replicas, refused = Replicas(), set()
 
-    async def answer(found: Fetch) -> FetchResponse | None:
+    async def respond(found: Fetch) -> FetchResponse | None:
         offset = found.offsets.get(0)
         if found.node == 2 and offset is not None and offset not in refused:
             refused.add(offset)
             return fetch_response(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
         return await replicas(found)
 
-    script.answer, replicas.needs_rack = answer, True
+    script.respond, replicas.needs_rack = respond, True
     async with network, client(client_rack="here") as c:
         await c.assign([T0])
         assert await offsets_of(c, 10) == list(range(10))
@@ -975,7 +975,7 @@ async def test_the_rack_is_named_again_for_other_partitions_only_after_the_while
     """A request without a rack has no replica for any of its partitions: they are read from the
     leader, and nothing is lost."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if found.node == 2:
             refused = [data(n, error_code=E.OFFSET_OUT_OF_RANGE) for n in found.offsets if n == 0]
             parts = [data(n, batch(o)) for n, o in found.offsets.items() if n == 1 and o < 3]
@@ -987,7 +987,7 @@ async def test_the_rack_is_named_again_for_other_partitions_only_after_the_while
         parts = [data(n, batch(o)) for n, o in found.offsets.items() if o < 3]
         return fetch_response(*parts) if parts else await after_long_poll(found, fetch_response())
 
-    script.answer = answer
+    script.respond = respond
     async with network, client(client_rack="here") as c:
         await c.assign([T0, T1])
         found = [await c.getone() for _ in range(6)]
@@ -1002,7 +1002,7 @@ async def test_a_replica_that_is_no_other_broker_is_replaced_by_the_leader(
     network: Any, script: Script, preferred: int
 ) -> None:
     """A broker that the metadata does not have, or the leader itself: no record came."""
-    script.answer = replicas = Replicas()
+    script.respond = replicas = Replicas()
     replicas.preferred, replicas.needs_rack = preferred, True
     async with network, client(client_rack="here") as c:
         await c.assign([T0])
@@ -1021,7 +1021,7 @@ async def test_a_replica_that_is_no_other_broker_is_replaced_by_the_leader(
 async def test_a_leader_that_keeps_naming_a_failing_replica_causes_no_hot_loop(
     network: Any, script: Script, error: int
 ) -> None:
-    script.answer = replicas = Replicas()
+    script.respond = replicas = Replicas()
     replicas.error = error
     async with network, client(client_rack="here") as c:
         await c.assign([T0])
@@ -1038,7 +1038,7 @@ async def test_a_failing_replica_beside_a_busy_partition_causes_no_hot_loop(
 ) -> None:
     """Records of the other partition at the leader must not count as success of this one."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if found.node == 2:
             return fetch_response(data(0, error_code=E.OFFSET_NOT_AVAILABLE))
         await anyio.sleep(0.01)
@@ -1047,7 +1047,7 @@ async def test_a_failing_replica_beside_a_busy_partition_causes_no_hot_loop(
             parts.append(data(0, preferred_read_replica=2))
         return fetch_response(*parts)
 
-    script.answer = answer
+    script.respond = respond
     async with network, client(client_rack="here") as c:
         await c.assign([T0, T1])
         await anyio.sleep(10)
@@ -1055,7 +1055,7 @@ async def test_a_failing_replica_beside_a_busy_partition_causes_no_hot_loop(
 
 
 async def test_an_unknown_replica_causes_no_hot_loop(network: Any, script: Script) -> None:
-    script.answer = replicas = Replicas()
+    script.respond = replicas = Replicas()
     replicas.preferred = 9
     async with network, client(client_rack="here") as c:
         await c.assign([T0])
@@ -1069,7 +1069,7 @@ async def test_an_unknown_replica_causes_no_hot_loop(network: Any, script: Scrip
 async def test_a_replica_that_leaves_the_cluster_is_not_fetched_from(
     network: Any, script: Script
 ) -> None:
-    script.answer = replicas = Replicas(end=2)
+    script.respond = replicas = Replicas(end=2)
     async with network, client(client_rack="here", metadata_max_age_ms=1000) as c:
         await c.assign([T0])
         assert await offsets_of(c, 2) == [0, 1]
@@ -1085,7 +1085,7 @@ async def test_a_new_leader_named_in_a_fetch_response_needs_no_metadata(
 ) -> None:
     """Broker 3 is not in the metadata yet: the response contains its address."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if found.node == 3:
             (offset,) = found.offsets.values()
             return fetch_response(data(0, batch(offset)))
@@ -1095,7 +1095,7 @@ async def test_a_new_leader_named_in_a_fetch_response_needs_no_metadata(
             moved, node_endpoints=(NodeEndpoint(node_id=3, host="b3", port=9092),)
         )
 
-    script.answer = answer
+    script.respond = respond
     async with network, client() as c:
         await c.assign([T0])
         looks, start = script.looks, anyio.current_time()
@@ -1117,14 +1117,14 @@ async def test_all_new_leaders_named_in_a_response_are_one_change_of_the_metadat
         changes.append(found)
         replace(self, found)
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         if found.node == 2:
             return fetch_response(*(data(p, batch(o)) for p, o in found.offsets.items()))
         named = LeaderIdAndEpoch(leader_id=2, leader_epoch=1)
         moved = {"error_code": E.NOT_LEADER_OR_FOLLOWER, "current_leader": named}
         return fetch_response(*(data(p, **moved) for p in found.offsets))
 
-    script.answer = answer
+    script.respond = respond
     async with network, client() as c:
         await c.assign([T0, T1])
         for tp in (T0, T1):
@@ -1149,7 +1149,7 @@ async def test_all_new_leaders_named_in_a_response_are_one_change_of_the_metadat
 async def test_metadata_is_refreshed_if_a_fetch_error_names_no_newer_leader(
     network: Any, script: Script, named: LeaderIdAndEpoch, endpoints: tuple[NodeEndpoint, ...]
 ) -> None:
-    def answer(found: Fetch) -> FetchResponse:
+    def respond(found: Fetch) -> FetchResponse:
         if found.node == 2:
             (offset,) = found.offsets.values()
             return fetch_response(data(0, batch(offset)))
@@ -1158,7 +1158,7 @@ async def test_metadata_is_refreshed_if_a_fetch_error_names_no_newer_leader(
         return fetch_response(error, node_endpoints=endpoints)
 
     script.leader_epoch = 4
-    script.answer = answer
+    script.respond = respond
     async with network, client() as c:
         await c.assign([T0])
         looks = script.looks
@@ -1194,13 +1194,13 @@ async def test_fetching_does_not_wait_for_metadata_after_a_failure(
 
 
 async def test_a_leader_named_beside_records_is_ignored(network: Any, script: Script) -> None:
-    def answer(found: Fetch) -> FetchResponse:
+    def respond(found: Fetch) -> FetchResponse:
         (offset,) = found.offsets.values()
         return fetch_response(
             data(0, batch(offset), current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=1))
         )
 
-    script.answer = answer
+    script.respond = respond
     async with network, client() as c:
         await c.assign([T0])
         assert await offsets_of(c, 3) == [0, 1, 2]
@@ -1213,7 +1213,7 @@ async def test_a_leader_without_offset_for_leader_epoch_is_fetched_from(
 ) -> None:
     """Brokers before 2.1 return no epochs; those before 2.0 lack OffsetForLeaderEpoch."""
 
-    async def answer(found: Fetch) -> FetchResponse:
+    async def respond(found: Fetch) -> FetchResponse:
         offset = found.offsets.get(0)
         if offset is None or (offset == 2 and found.node == 1):
             script.leader, script.leader_epoch = 2, epoch
@@ -1221,7 +1221,7 @@ async def test_a_leader_without_offset_for_leader_epoch_is_fetched_from(
         return fetch_response(data(0, batch(offset)))
 
     script.leader_epoch = min(epoch, 0)
-    script.answer = answer
+    script.respond = respond
     async with network, client() as c:
         await c.assign([T0])
         assert await offsets_of(c, 4) == [0, 1, 2, 3]

@@ -55,7 +55,7 @@ class Scripted:
                 frame = await _frame(peer)
                 incoming = read_request(frame)
                 if type(incoming.request) is OffsetFetchRequest:
-                    await peer.answer(incoming, self._answer(incoming.request))
+                    await peer.respond(incoming, self._answer(incoming.request))
                     continue
                 await near.send(len(frame).to_bytes(4, "big") + frame)
                 frame = await _frame(behind)
@@ -78,14 +78,14 @@ class Scripted:
 
     def _partition(self, partition: int) -> OffsetFetchResponsePartitions:
         script = self.scripts[partition]
-        answer = script.pop(0) if len(script) > 1 else script[0]
-        failed = isinstance(answer, ErrorCode)
+        response = script.pop(0) if len(script) > 1 else script[0]
+        failed = isinstance(response, ErrorCode)
         return OffsetFetchResponsePartitions(
             partition_index=partition,
-            committed_offset=-1 if failed else answer,
+            committed_offset=-1 if failed else response,
             committed_leader_epoch=-1,
             metadata="",
-            error_code=answer if failed else E.NONE,
+            error_code=response if failed else E.NONE,
         )
 
     @property

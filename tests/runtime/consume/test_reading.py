@@ -1128,8 +1128,8 @@ async def test_getmany_without_a_timeout_returns_records_that_have_arrived(readi
         await anyio.sleep(5)
         found = []
         for _ in range(4):
-            answer = await c.getmany(3)
-            found.append([r.offset for r in answer.get(TP, [])])
+            response = await c.getmany(3)
+            found.append([r.offset for r in response.get(TP, [])])
             await anyio.sleep(1)
         assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
         assert await c.getmany() == {}
@@ -1253,7 +1253,7 @@ async def test_a_thread_skips_records_below_the_position_until_the_application_s
         assert len(threads.jobs) == 2
 
 
-# ---------------------------------------------------------------- an answer of many batches
+# ---------------------------------------------------------------- a response of many batches
 
 
 class Pauses:

@@ -147,10 +147,10 @@ def hidden(network: Any, leader_of: Any) -> None:
 
     class Hidden(leader_of):
         def metadata(self, request: object) -> Any:
-            answer = super().metadata(request)
+            response = super().metadata(request)
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            denied = attrs.evolve(answer.topics[0], error_code=code, partitions=())
-            return attrs.evolve(answer, topics=(denied,))
+            denied = attrs.evolve(response.topics[0], error_code=code, partitions=())
+            return attrs.evolve(response, topics=(denied,))
 
     network.handlers["b", 9092] = Hidden(lambda offset: b"")
 

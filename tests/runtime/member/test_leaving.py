@@ -440,7 +440,7 @@ async def test_a_static_member_that_is_fenced_by_its_epoch_rejoins_at_once(netwo
     assert assigned[1] - assigned[0] < 3.0
 
 
-async def test_a_static_member_that_unsubscribed_without_an_answer_joins_again(
+async def test_a_static_member_that_unsubscribed_without_a_response_joins_again(
     network: Any,
 ) -> None:
     """The coordinator has not heard that it left, and would refuse its join."""
@@ -487,7 +487,7 @@ def only_version_0(response: Any) -> Any:
 async def test_a_broker_that_chooses_member_ids_is_waited_for(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With ConsumerGroupHeartbeat 0 the member cannot know the id of a join without an answer."""
+    """With ConsumerGroupHeartbeat 0 the member cannot know the id of a join without a response."""
     async with cluster(network) as kafka:
         kafka.fail(ApiVersionsRequest, Change(only_version_0), times=None)
         kafka.fail(ConsumerGroupHeartbeatRequest, Close())

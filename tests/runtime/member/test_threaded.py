@@ -664,7 +664,7 @@ def test_logins_of_the_thread_are_those_of_the_client() -> None:
 async def test_the_thread_compares_brokers_with_the_cluster_of_the_client(
     kafka: EmbeddedKafka,
 ) -> None:
-    """Otherwise it joined a group of another cluster that answers at a known address."""
+    """Otherwise it joined a group of another cluster that responds at a known address."""
     async with driving(kafka) as driver, anyio.create_task_group() as tasks:
         identity = driver._cluster.identity
         tasks.start_soon(driver.run)

@@ -461,7 +461,7 @@ def found(offset: int, metadata: str | None = "") -> OffsetFetchResponse:
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"),
+    ("response", "expected"),
     [
         (found(0), OffsetAndMetadata(0)),
         (found(5, None), OffsetAndMetadata(5)),
@@ -471,19 +471,19 @@ def found(offset: int, metadata: str | None = "") -> OffsetFetchResponse:
     ],
 )
 async def test_any_negative_offset_is_none(
-    network: Any, answer: OffsetFetchResponse, expected: OffsetAndMetadata | None
+    network: Any, response: OffsetFetchResponse, expected: OffsetAndMetadata | None
 ) -> None:
     async with grouped(network) as group:
         await group.offsets._coordinator()
         network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
-            {OffsetFetchRequest: lambda _: answer}
+            {OffsetFetchRequest: lambda _: response}
         )
         await reconnect(network)
         assert await group.offsets.committed([TP]) == {TP: expected}
 
 
 async def test_a_partition_missing_from_a_response_is_requested_again(network: Any) -> None:
-    answers = iter([OffsetFetchResponse(), OffsetFetchResponse(), found(3)])
+    responses = iter([OffsetFetchResponse(), OffsetFetchResponse(), found(3)])
     coordinator = Coordinator(key="g", node_id=1, host="kafka-1", port=9092)
     async with grouped(network) as group:
         network.handlers["kafka-1", 9092] = lambda peer: peer.serve(
@@ -491,7 +491,7 @@ async def test_a_partition_missing_from_a_response_is_requested_again(network: A
                 FindCoordinatorRequest: lambda _: FindCoordinatorResponse(
                     coordinators=(coordinator,)
                 ),
-                OffsetFetchRequest: lambda _: next(answers),
+                OffsetFetchRequest: lambda _: next(responses),
             }
         )
         await reconnect(network)

@@ -25,14 +25,14 @@ from kafkagroup.wire.messages.sasl import (
 )
 
 from .frames import claim, first, frame_size, pouring
-from .honest import Answers, Raw, serving
+from .honest import Raw, Responses, serving
 from .server import Conversation, Wire
 from .trial import MEBIBYTE, PASSWORD, Attack
 
 __all__ = ["ATTACKS"]
 
 LIMIT = 64 * 1024
-"""Most bytes of an answer before authentication."""
+"""Most bytes of a response before authentication."""
 
 SCRAM = {
     "security_protocol": "SASL_PLAINTEXT",
@@ -68,11 +68,11 @@ def sasl(*messages: Callable[[bytes], object], shaken: object = None) -> Callabl
         turn = wire.asked[SaslAuthenticateRequest]
         return messages[min(turn, len(messages)) - 1](request.auth_bytes)
 
-    answers: Answers = {
+    responses: Responses = {
         SaslHandshakeRequest: lambda _, __: handshake() if shaken is None else shaken,
         SaslAuthenticateRequest: authenticate,
     }
-    return lambda: serving(answers)
+    return lambda: serving(responses)
 
 
 def challenge(
@@ -280,7 +280,7 @@ def secure(
 
 
 def _hello(data: bytes, times: int = 1) -> Callable[[], Conversation]:
-    """Send these bytes in answer to a ClientHello."""
+    """Send these bytes in response to a ClientHello."""
 
     def conversation(wire: Wire) -> None:
         wire.receive(5)

@@ -25,7 +25,7 @@ from .trial import Attack
 __all__ = ["ATTACKS"]
 
 MOST = 250_000
-"""Elements of one answer."""
+"""Elements of one response."""
 
 
 def _body(name: str, does: Callable[[], Conversation], ends: str, **more: Any) -> Attack:
@@ -73,7 +73,7 @@ def _saying(code: ErrorCode, message: str, times: int = 10**9) -> Callable[[], C
     )
 
 
-def _versions_answer(**fields: Any) -> Callable[[], Conversation]:
+def _versions_response(**fields: Any) -> Callable[[], Conversation]:
     return lambda: serving({ApiVersionsRequest: lambda _, __: versions(**fields)})
 
 
@@ -241,12 +241,12 @@ ATTACKS = (
     ),
     _body(
         "no API spoken",
-        _versions_answer(api_keys=()),
+        _versions_response(api_keys=()),
         "UnsupportedVersionError: the broker does not know MetadataRequest",
     ),
     _body(
         "versions that are upside down",
-        _versions_answer(
+        _versions_response(
             api_keys=(metadata.ApiVersion(api_key=3, min_version=32767, max_version=-32768),)
         ),
         "UnsupportedVersionError: MetadataRequest: the broker supports versions 32767 to -32768,"
@@ -254,7 +254,7 @@ ATTACKS = (
     ),
     _body(
         "an unknown error code",
-        _versions_answer(error_code=-32768),
+        _versions_response(error_code=-32768),
         "ConnectionLostError: HOSTILE: UNKNOWN_CODE_-32768 (-32768)",
         client="open_it",
     ),

@@ -135,23 +135,23 @@ async def open_many(port: int, job: dict[str, Any]) -> object:
 
 async def ask_metadata(port: int, job: dict[str, Any]) -> object:
     async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
-        answer = await broker.request(METADATA)
-        return f"{len(answer.brokers)} brokers, {len(answer.topics)} topics"
+        response = await broker.request(METADATA)
+        return f"{len(response.brokers)} brokers, {len(response.topics)} topics"
 
 
 async def beat_twice(port: int, job: dict[str, Any]) -> object:
     async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
         codes = [(await broker.request(BEAT)).error_code for _ in range(2)]
-        # What came behind the answers is read before the connection is asked again.
+        # What came behind the responses is read before the connection is asked again.
         return f"heartbeats {codes}"
 
 
 async def ask(port: int, job: dict[str, Any]) -> object:
     """Return whether one request gets a response."""
     async with Broker.open("127.0.0.1", port, options=_options(job)) as broker:
-        answer = await broker.request(REQUESTS[job["request"]])
+        response = await broker.request(REQUESTS[job["request"]])
         # Dropped here: the memory that an application keeps is not measured.
-        return type(answer).__name__
+        return type(response).__name__
 
 
 async def find(port: int, job: dict[str, Any]) -> object:

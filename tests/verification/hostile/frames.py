@@ -20,10 +20,10 @@ from .trial import MEBIBYTE, Attack
 __all__ = ["ATTACKS", "claim", "first", "frame_size", "pouring"]
 
 PLAIN = 16 * MEBIBYTE
-"""Limit of an answer without records."""
+"""Limit of a response without records."""
 
 FRAME = 100 * MEBIBYTE
-"""Limit of an answer with records."""
+"""Limit of a response with records."""
 
 
 def frame_size(size: int) -> bytes:
@@ -45,7 +45,7 @@ def first(data: bytes) -> Conversation:
 def pouring(head: bytes, piece: bytes, pause: float = 0.0) -> Callable[[object, Wire], None]:
     """Send an endless response: `head` byte by byte, then `piece` repeatedly."""
 
-    def answer(_: object, wire: Wire) -> None:
+    def respond(_: object, wire: Wire) -> None:
         for byte in head:
             wire.send(bytes((byte,)))
             time.sleep(pause)
@@ -53,10 +53,10 @@ def pouring(head: bytes, piece: bytes, pause: float = 0.0) -> Callable[[object, 
             wire.send(piece)
             time.sleep(pause)
 
-    return answer
+    return respond
 
 
-def _api_versions_answer(wire: Wire) -> bytes:
+def _api_versions_response(wire: Wire) -> bytes:
     return write_response(wire.request(), versions())
 
 
@@ -68,25 +68,25 @@ def cut_everywhere(after: Callable[[Wire], None]) -> Conversation:
     def conversation(wire: Wire) -> None:
         with lock:
             number = next(numbers)
-        wire.send(_api_versions_answer(wire)[:number])
+        wire.send(_api_versions_response(wire)[:number])
         after(wire)
 
     return conversation
 
 
 HANDSHAKE_BYTES = 4 + 4 + 2 + 1 + 7 * len(SPOKEN) + 4 + 1
-"""Of that answer: length, id, error, count, APIs, throttle time, tags."""
+"""Of that response: length, id, error, count, APIs, throttle time, tags."""
 
 
 def doubled() -> Conversation:
     """Answer each heartbeat twice."""
 
     def conversation(wire: Wire) -> None:
-        wire.answer(wire.request(), versions())
+        wire.respond(wire.request(), versions())
         while True:
             incoming = wire.request()
-            answer = write_response(incoming, HeartbeatResponse(error_code=0))
-            wire.send(answer + answer)
+            response = write_response(incoming, HeartbeatResponse(error_code=0))
+            wire.send(response + response)
 
     return conversation
 
@@ -105,23 +105,23 @@ def endless() -> Conversation:
 def crawling(limit: int) -> Conversation:
     """Send a frame within the limit, at 100 bytes every 5 ms."""
 
-    def answer(request: object, wire: Wire) -> None:
+    def respond(request: object, wire: Wire) -> None:
         pouring(frame_size(limit) + wire.correlation_id, bytes(100), 0.005)(request, wire)
 
-    return serving({MetadataRequest: answer})
+    return serving({MetadataRequest: respond})
 
 
 def whole(size: int, times: int = 10**9) -> Conversation:
     """Send fetch responses of exactly the frame limit, zeros except for length and id; then correct
     ones."""
 
-    def answer(_: object, wire: Wire) -> None:
+    def respond(_: object, wire: Wire) -> None:
         wire.send(frame_size(size) + wire.correlation_id)
         for _ in range(size // MEBIBYTE):
             wire.send(bytes(MEBIBYTE))
         wire.wait_until_left()
 
-    return serving({FetchRequest: at_first(times, answer, honest(FetchRequest))})
+    return serving({FetchRequest: at_first(times, respond, honest(FetchRequest))})
 
 
 def _frame(name: str, does: Callable[[], Conversation], ends: str, **more: object) -> Attack:

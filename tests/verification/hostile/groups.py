@@ -57,9 +57,9 @@ def _assigned(name: str, data: bytes, ends: str, *, times: int = 10**9, **more: 
     return Attack(name=name, family="groups", does=does, client="join", ends=ends, **more)
 
 
-def _joined(name: str, ends: str, answers: dict[str, Any], **more: Any) -> Attack:
+def _joined(name: str, ends: str, responses: dict[str, Any], **more: Any) -> Attack:
     def does() -> Conversation:
-        return serving({JoinGroupRequest: lambda request, _: joined(request, **answers)})
+        return serving({JoinGroupRequest: lambda request, _: joined(request, **responses)})
 
     return Attack(name=name, family="groups", does=does, client="join", ends=ends, **more)
 

@@ -23,9 +23,9 @@ from .server import SPOKEN, Conversation, Wire
 
 __all__ = [
     "TOPIC_ID",
-    "Answer",
-    "Answers",
     "Raw",
+    "Response",
+    "Responses",
     "at_first",
     "cluster_of",
     "committed",
@@ -51,43 +51,43 @@ class Raw:
     data: bytes
 
 
-Answer = Callable[[Any, Wire], object]
-"""Request, connection -> a message, `bytes` for a body, `Raw`; None for no answer at all."""
+Response = Callable[[Any, Wire], object]
+"""Request, connection -> a message, `bytes` for a body, `Raw`; None for no response at all."""
 
-Answers = Mapping[type[Request[Any]], Answer]
+Responses = Mapping[type[Request[Any]], Response]
 
 
-def honest(request: type[Request[Any]]) -> Answer:
+def honest(request: type[Request[Any]]) -> Response:
     """Return the correct response to a request."""
     return _HONEST[request]
 
 
-def at_first(times: int, ill: Answer, well: Answer) -> Answer:
+def at_first(times: int, ill: Response, well: Response) -> Response:
     """Answer with the attack a few times, on any connection, then correctly."""
     numbers = itertools.count()
     lock = threading.Lock()
 
-    def answer(request: Any, wire: Wire) -> object:
+    def respond(request: Any, wire: Wire) -> object:
         with lock:
             number = next(numbers)
         return (ill if number < times else well)(request, wire)
 
-    return answer
+    return respond
 
 
-def serving(answers: Answers | None = None) -> Conversation:
+def serving(responses: Responses | None = None) -> Conversation:
     """Answer every request until the client disconnects: with the given responses, otherwise
     correctly."""
-    all_answers = {**_HONEST, **(answers or {})}
+    all_responses = {**_HONEST, **(responses or {})}
 
     def conversation(wire: Wire) -> None:
         while True:
             incoming = wire.request()
-            message = all_answers[type(incoming.request)](incoming.request, wire)
+            message = all_responses[type(incoming.request)](incoming.request, wire)
             if isinstance(message, Raw):
                 wire.send(message.data)
             elif message is not None:
-                wire.answer(incoming, message)
+                wire.respond(incoming, message)
 
     return conversation
 
@@ -221,7 +221,7 @@ def one_record(request: fetch.FetchRequest) -> fetch.FetchResponse:
     return fetched(with_base_offset(record, asked.fetch_offset, 0), partition_index=asked.partition)
 
 
-_HONEST: Answers = {
+_HONEST: Responses = {
     metadata.ApiVersionsRequest: lambda _, __: versions(),
     metadata.MetadataRequest: lambda _, wire: cluster_of(wire),
     metadata.FindCoordinatorRequest: lambda _, wire: coordinator_of(wire),

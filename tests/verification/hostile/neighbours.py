@@ -45,7 +45,7 @@ def _cluster(wire: Wire) -> metadata.MetadataResponse:
 def _fetch(ill: Ill) -> Ill:
     struck = threading.Event()
 
-    def answer(request: FetchRequest, wire: Wire) -> object:
+    def respond(request: FetchRequest, wire: Wire) -> object:
         asked = request.topics[0].partitions[0]
         if asked.partition == 0:
             struck.set()
@@ -55,7 +55,7 @@ def _fetch(ill: Ill) -> Ill:
             struck.wait()
         return one_record(request)
 
-    return answer
+    return respond
 
 
 def _beside(name: str, ill: Ill, error: str = "", **more: Any) -> Attack:

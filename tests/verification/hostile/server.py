@@ -107,7 +107,7 @@ class Wire:
         except OSError as error:
             raise Left from error
 
-    def answer(self, incoming: Incoming, message: object) -> None:
+    def respond(self, incoming: Incoming, message: object) -> None:
         """Send a correct response or, with bytes, a correct header and that body."""
         if not isinstance(message, bytes):
             self.send(write_response(incoming, message))

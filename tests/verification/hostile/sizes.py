@@ -36,7 +36,7 @@ from .trial import MEBIBYTE, Attack
 __all__ = ["ATTACKS", "ELEMENTS", "OWNED"]
 
 ELEMENTS = 250_000
-"""Most elements of one answer."""
+"""Most elements of one response."""
 
 OWNED = 10_000
 """Partitions of a large assignment. The limit is 100,000, of which the broker here takes as long to
@@ -85,7 +85,7 @@ def _metadata(partitions: int) -> tuple[metadata.MetadataResponseTopic, ...]:
     )
 
 
-def _metadata_answer() -> object:
+def _metadata_response() -> object:
     node = metadata.MetadataResponseBroker(node_id=1, host="h", port=1)
     return metadata.MetadataResponse(brokers=(node,), topics=_metadata(ELEMENTS * 49 // 50))
 
@@ -178,7 +178,7 @@ def _all_appended() -> object:
 
 
 _LARGE: Mapping[str, tuple[type[Request[Any]], Callable[[], object]]] = {
-    "245,000 partitions of metadata": (metadata.MetadataRequest, _metadata_answer),
+    "245,000 partitions of metadata": (metadata.MetadataRequest, _metadata_response),
     "250,000 coordinators": (metadata.FindCoordinatorRequest, _coordinators),
     "250,000 groups": (group.ListGroupsRequest, _listed_groups),
     "a group of 250,000 members": (group.DescribeGroupsRequest, _described_group),
@@ -314,7 +314,7 @@ def _led(request: group.JoinGroupRequest) -> group.JoinGroupResponse:
 
 
 def _assigning(target: consumer_heartbeat.Assignment) -> dict[type[Request[Any]], Any]:
-    """Return the answers of a coordinator that assigns this to each member (KIP-848)."""
+    """Return the responses of a coordinator that assigns this to each member (KIP-848)."""
 
     def beat(request: consumer_heartbeat.ConsumerGroupHeartbeatRequest, _: Wire) -> object:
         return consumer_heartbeat.ConsumerGroupHeartbeatResponse(

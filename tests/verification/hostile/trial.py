@@ -133,15 +133,15 @@ def trials(backend: str = "asyncio") -> Iterator[Callable[[Attack], Result]]:
                 job = {"client": client, "port": server.port, "good": good, "backend": backend}
                 to_client.write(json.dumps({**job, **options}) + "\n")
                 to_client.flush()
-                answer: dict[str, Any] = json.loads(from_client.readline())
-                return answer | {"requests": server.asked}
+                response: dict[str, Any] = json.loads(from_client.readline())
+                return response | {"requests": server.asked}
 
         def run(attack: Attack) -> Result:
-            answer = ask(attack.client, attack.job, attack.does())
-            if "died" in answer:
-                raise AssertionError(f"the client died: {answer['died']}")
-            grown = answer.pop("grown") / MEBIBYTE
-            return Result(**answer | {"mebibytes": grown, "log": tuple(answer["log"])})
+            response = ask(attack.client, attack.job, attack.does())
+            if "died" in response:
+                raise AssertionError(f"the client died: {response['died']}")
+            grown = response.pop("grown") / MEBIBYTE
+            return Result(**response | {"mebibytes": grown, "log": tuple(response["log"])})
 
         with process:
             try:

@@ -1,4 +1,4 @@
-"""Send random requests to Apache's group coordinator and to the embedded one; compare the answers.
+"""Send random requests to Apache's group coordinator and the embedded one; compare responses.
 
     python -m tests.verification.lockstep [--cases 10000] [--start 0] [--jobs 2]
     python -m tests.verification.lockstep --seed N

@@ -165,11 +165,11 @@ class ApacheCoordinator:
         except BrokenPipeError:
             raise self._died() from None
         (size,) = _INT.unpack(self._read(_INT.size))
-        answer = self._read(size)
-        if answer[0]:
-            raise LocalKafkaError(f"Apache's coordinator failed: {answer[1:].decode()}")
-        _, self.until_next_timer, count = _ANSWER.unpack_from(answer)
-        return _decode(count, answer)
+        response = self._read(size)
+        if response[0]:
+            raise LocalKafkaError(f"Apache's coordinator failed: {response[1:].decode()}")
+        _, self.until_next_timer, count = _ANSWER.unpack_from(response)
+        return _decode(count, response)
 
     def _read(self, size: int) -> bytes:
         data = self._output.read(size)
@@ -199,13 +199,13 @@ def _string(text: str) -> bytes:
     return _INT.pack(len(encoded)) + encoded
 
 
-def _decode(count: int, answer: bytes) -> list[tuple[int, bytes]]:
+def _decode(count: int, response: bytes) -> list[tuple[int, bytes]]:
     responses = []
     start = _ANSWER.size
     for _ in range(count):
-        ticket, size = _TICKET.unpack_from(answer, start)
+        ticket, size = _TICKET.unpack_from(response, start)
         start += _TICKET.size
-        responses.append((ticket, answer[start : start + size]))
+        responses.append((ticket, response[start : start + size]))
         start += size
     return responses
 

@@ -40,13 +40,13 @@ class Result:
 
 
 class _TimeUp(BaseException):
-    """Ends a script. A BaseException, because an Exception counts as the coordinator's answer."""
+    """Ends a script. A BaseException, because an Exception counts as the coordinator's response."""
 
 
 def run_one(
     seed: int, pair: Pair, known: Collection[tuple[str, str]] = (), *, limit: float = _LIMIT
 ) -> Result:
-    """Run the script of this seed; if the answers differ in a way that is not known yet, shrink it.
+    """Run the script of this seed; if responses differ in a way that is not known yet, shrink it.
 
     The result for one that is known has only its kind. After `HUNG` the pair is of no more use.
     """

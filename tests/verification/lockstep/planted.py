@@ -22,9 +22,9 @@ def _old_generations_pass(cluster: Cluster) -> None:
     heartbeat = coordinator.heartbeat
 
     def always_current(request, caller):
-        answer = heartbeat(request, caller)
-        is_old = answer.error_code == ErrorCode.ILLEGAL_GENERATION
-        return evolve(answer, error_code=0) if is_old else answer
+        response = heartbeat(request, caller)
+        is_old = response.error_code == ErrorCode.ILLEGAL_GENERATION
+        return evolve(response, error_code=0) if is_old else response
 
     coordinator.heartbeat = always_current
 
@@ -67,8 +67,8 @@ def _away_members_are_removed(cluster: Cluster) -> None:
     def leave_entirely(request, caller):
         if request.member_epoch != AWAY:
             return heartbeat(request, caller)
-        answer = heartbeat(evolve(request, member_epoch=-1), caller)
-        return evolve(answer, member_epoch=AWAY if not answer.error_code else 0)
+        response = heartbeat(evolve(request, member_epoch=-1), caller)
+        return evolve(response, member_epoch=AWAY if not response.error_code else 0)
 
     consumer_groups.heartbeat = leave_entirely
 

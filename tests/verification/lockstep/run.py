@@ -1,4 +1,4 @@
-"""Run a script on two coordinators, in step, until their answers differ."""
+"""Run a script on two coordinators, in step, until their responses differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _APART_MS = 1
 
 @attrs.frozen
 class Divergence:
-    """The first step whose answers differ."""
+    """The first step whose responses differ."""
 
     index: int
     """Of the step."""
@@ -51,7 +51,7 @@ class Side:
         coordinator.reset(seed)
 
     def take(self, index: int, step: Step) -> dict[int, tuple[Ask, Any]]:
-        """Take a step. Returns the answers that came: index of the request -> both."""
+        """Take a step. Returns the responses that came: index of the request -> both."""
         coordinator = self.coordinator
         match step:
             case Wait():
@@ -89,9 +89,9 @@ def run(script: Script, left: Coordinator, right: Coordinator) -> Divergence | N
     for index, step in enumerate(script.steps):
         mine, theirs = one.take(index, step), other.take(index, step)
         for asked in sorted(mine.keys() | theirs.keys()):
-            ask, answer = mine.get(asked) or (theirs[asked][0], None)
-            other_answer = theirs.get(asked, (ask, None))[1]
-            differences = compare(answer, other_answer, ask.version, one.names, other.names)
+            ask, response = mine.get(asked) or (theirs[asked][0], None)
+            other_response = theirs.get(asked, (ask, None))[1]
+            differences = compare(response, other_response, ask.version, one.names, other.names)
             if differences:
-                return Divergence(index, ask, differences, answer, other_answer)
+                return Divergence(index, ask, differences, response, other_response)
     return None

@@ -23,7 +23,7 @@ def pair():
 
 
 @pytest.mark.parametrize("start", [0, 100_000])
-def test_the_answers_to_random_requests_are_equal(pair, start):
+def test_the_responses_to_random_requests_are_equal(pair, start):
     results = (run_one(seed, pair) for seed in range(start, start + SCRIPTS))
     diverging = [f"seed {r.seed}: {r.kind}\n{r.divergence}" for r in results if r.kind]
     assert diverging == []

@@ -33,7 +33,7 @@ def test_a_different_field_is_reported_with_its_path():
     ]
 
 
-def test_a_missing_answer_is_a_difference():
+def test_a_missing_response_is_a_difference():
     (found,) = differences(joined("a"), None)
     assert found.path == ""
     assert found.right is None

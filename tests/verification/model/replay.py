@@ -33,7 +33,7 @@ import anyio
 import attrs
 from anyio.abc import ByteStream
 from testing.peers import Peer
-from verification.model.answers import response_lines
+from verification.model.responses import response_lines
 from verification.model.words import Names, request
 
 from kafkagroup.errors import ErrorCode

@@ -62,12 +62,12 @@ from . import process
 from .planting import (
     Bug,
     after_step,
-    answer,
     before_step,
     bug,
     heartbeats_while_waiting,
     mistake,
     reset_without_asking,
+    response_of,
     wake,
     with_options,
 )
@@ -291,7 +291,7 @@ def drops_its_member_id_with_the_generation(stack: ExitStack) -> None:
     """ILLEGAL_GENERATION also discards the member id."""
 
     def change(member: Any, event: Any) -> Any:
-        response = answer(event, *_OF_GENERATIONS)
+        response = response_of(event, *_OF_GENERATIONS)
         if response is not None and response.error_code == ErrorCode.ILLEGAL_GENERATION:
             member = attrs.evolve(member, member_id="")
         return member, event
@@ -304,7 +304,7 @@ def ignores_the_assigned_member_id(stack: ExitStack) -> None:
     """MEMBER_ID_REQUIRED is answered by an identical join."""
 
     def change(_: Any, event: Any, member: Any, effects: Any) -> Any:
-        response = answer(event, JoinGroupResponse)
+        response = response_of(event, JoinGroupResponse)
         if response is not None and response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             return _joining_as("", member, effects)
         return member, effects
@@ -317,7 +317,7 @@ def keeps_an_unknown_member_id(stack: ExitStack) -> None:
     """UNKNOWN_MEMBER_ID does not reset the member id."""
 
     def change(before: Any, event: Any, member: Any, effects: Any) -> Any:
-        response = answer(event, *_OF_GENERATIONS)
+        response = response_of(event, *_OF_GENERATIONS)
         if response is not None and response.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
             return _joining_as(before.member_id, member, effects)
         return member, effects
@@ -358,7 +358,7 @@ def acts_on_a_stale_heartbeat(stack: ExitStack) -> None:
     )
 
     def change(member: Any, event: Any) -> Any:
-        response = answer(event, HeartbeatResponse)
+        response = response_of(event, HeartbeatResponse)
         is_stale = response is not None and event.token != member.heartbeat_in_flight
         if is_stale and response.error_code and member.phase is Phase.JOINING:
             # As if the join had been refused.
@@ -1366,7 +1366,7 @@ def revokes_when_a_generation_has_ended(stack: ExitStack) -> None:
     codes = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def change(member: Any, event: Any) -> Any:
-        response = answer(event, HeartbeatResponse)
+        response = response_of(event, HeartbeatResponse)
         if response is None or response.error_code not in codes or member.phase is not Phase.STABLE:
             return member, event
         message = attrs.evolve(response, error_code=ErrorCode.REBALANCE_IN_PROGRESS)
@@ -1587,7 +1587,7 @@ def retries_a_rejected_join_at_once(stack: ExitStack) -> None:
     """A rejected join is retried without a pause."""
 
     def change(_: Any, event: Any, member: Any, effects: Any) -> Any:
-        response = answer(event, JoinGroupResponse)
+        response = response_of(event, JoinGroupResponse)
         if response is None or response.error_code in (0, ErrorCode.MEMBER_ID_REQUIRED):
             return member, effects
         return wake(attrs.evolve(member, retry_at=event.now), effects, event.now)

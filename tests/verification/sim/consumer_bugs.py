@@ -22,7 +22,6 @@ from . import bugs
 from .planting import (
     Bug,
     after_step,
-    answer,
     around,
     around_step,
     before_step,
@@ -30,6 +29,7 @@ from .planting import (
     heartbeats_while_waiting,
     left,
     replace,
+    response_of,
     wake,
 )
 
@@ -42,10 +42,10 @@ _bug = partial(bug, BUGS, "consumer")
 _LOST = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
-def _heartbeat_answer(member: Any, event: Any) -> Any:
+def _heartbeat_response(member: Any, event: Any) -> Any:
     """Return the response to the heartbeat in flight, if an event brings it; else None. The
     response to a join is no such response."""
-    response = answer(event, ConsumerGroupHeartbeatResponse)
+    response = response_of(event, ConsumerGroupHeartbeatResponse)
     return response if response is None or event.token == member.heartbeat_in_flight else None
 
 
@@ -105,7 +105,7 @@ def retries_with_a_fenced_epoch(stack: ExitStack) -> None:
     """FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID are retried."""
 
     def change(member: Any, event: Any) -> Any:
-        response = _heartbeat_answer(member, event)
+        response = _heartbeat_response(member, event)
         if response is not None and response.error_code in _LOST:
             code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             event = attrs.evolve(event, message=attrs.evolve(response, error_code=code))
@@ -121,7 +121,7 @@ def keeps_its_partitions_when_it_is_fenced(stack: ExitStack) -> None:
     def make(step: Any) -> Any:
         def faulty(before: Any, event: Any) -> Any:
             member, effects = step(before, event)
-            response = _heartbeat_answer(before, event)
+            response = _heartbeat_response(before, event)
             if response is None or response.error_code not in _LOST:
                 return member, effects
             released = Revoked(now=event.now, jitter=event.jitter, token=member.pending or -1)
@@ -232,7 +232,7 @@ def ignores_assignments_after_the_join(stack: ExitStack) -> None:
     """Assignments in the responses to later heartbeats are ignored."""
 
     def change(member: Any, event: Any) -> Any:
-        response = _heartbeat_answer(member, event)
+        response = _heartbeat_response(member, event)
         if response is not None:
             message = attrs.evolve(response, assignment=None)
             event = attrs.evolve(event, message=message, target_change=None)
@@ -246,7 +246,7 @@ def ignores_epochs_after_the_join(stack: ExitStack) -> None:
     """Epochs in later responses are ignored."""
 
     def change(member: Any, event: Any) -> Any:
-        response = _heartbeat_answer(member, event)
+        response = _heartbeat_response(member, event)
         if response is not None:
             message = attrs.evolve(response, member_epoch=0)
             event = attrs.evolve(event, message=message, target_change=None)

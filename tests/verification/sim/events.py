@@ -287,7 +287,7 @@ class Sent(OfMember):
 
 
 @attrs.frozen(kw_only=True)
-class Answered(OfMember):
+class Responded(OfMember):
     """The member got the response. A response that arrived after the member had given its request
     up, so that it changed nothing, is not recorded."""
 

@@ -59,13 +59,13 @@ from kafkagroup.wire.messages.offsets import (
 )
 
 from .events import (
-    Answered,
     Computing,
     Event,
     Formed,
     HeldOff,
     Partitions,
     Rejoining,
+    Responded,
     Sent,
     Stored,
     Throttled,
@@ -242,7 +242,7 @@ class WireTap:
             if isinstance(event, Replied):
                 fields = self._arrived.pop((PROCESS.get(), event.token), None)
                 if fields is not None and _is_used(before, event, driver.member):
-                    self._log.record_event(Answered, **fields)
+                    self._log.record_event(Responded, **fields)
             for effect in effects:
                 if isinstance(effect, Send):
                     self._issued[PROCESS.get(), effect.token] = self._log.now()
@@ -295,14 +295,14 @@ class WireTap:
             if cls is ApiVersionsResponse and frame[4:6] == _REFUSED:
                 version = 0  # an UNSUPPORTED_VERSION response is encoded in version 0
             try:
-                answer = decode(cls, version, frame, 5 if flexible else 4)
-                fields = self._response_fields(answer, incoming.request)
+                response = decode(cls, version, frame, 5 if flexible else 4)
+                fields = self._response_fields(response, incoming.request)
             except RemoteProtocolError:
                 tapped.unreadable = True  # corrupted: the client must not use the connection
                 return
-            if isinstance(answer, MetadataResponse) and not answer.error_code:
+            if isinstance(response, MetadataResponse) and not response.error_code:
                 self.acquainted.add(process)
-            throttle = getattr(answer, "throttle_time_ms", 0) / 1000
+            throttle = getattr(response, "throttle_time_ms", 0) / 1000
             if throttle > 0:
                 self._log.record_event(
                     Throttled,
@@ -319,7 +319,7 @@ class WireTap:
             }
             token = tapped.tokens.pop(incoming.correlation_id, None)
             if token is None:
-                self._log.record_event(Answered, **fields)
+                self._log.record_event(Responded, **fields)
             else:
                 self._arrived[process, token] = fields
 
@@ -372,23 +372,25 @@ class WireTap:
         names = ((self._topic_name(t.topic_id), t.partitions) for t in listed)
         return tuple(sorted(TopicPartition(name, p) for name, numbers in names for p in numbers))
 
-    def _response_fields(self, answer: Any, request: Any) -> dict[str, Any]:
-        match answer:
+    def _response_fields(self, response: Any, request: Any) -> dict[str, Any]:
+        match response:
             case ConsumerGroupHeartbeatResponse():
-                given = None if answer.assignment is None else answer.assignment.topic_partitions
+                given = (
+                    None if response.assignment is None else response.assignment.topic_partitions
+                )
                 return {
-                    "error": _first(answer.error_code),
-                    "member_id": answer.member_id or "",
-                    "generation": answer.member_epoch,
+                    "error": _first(response.error_code),
+                    "member_id": response.member_id or "",
+                    "generation": response.member_epoch,
                     "assigned": self._named(given),
                 }
             case FetchResponse():
-                codes = [p.error_code for t in answer.responses for p in t.partitions]
+                codes = [p.error_code for t in response.responses for p in t.partitions]
                 reach = {
                     TopicPartition(t.topic or self._topic_name(t.topic_id), p.partition_index): (
                         _reach(bytes(p.records))
                     )
-                    for t in answer.responses
+                    for t in response.responses
                     for p in t.partitions
                     if p.records
                 }
@@ -396,30 +398,32 @@ class WireTap:
                     TopicPartition(t.topic or self._topic_name(t.topic_id), p.partition_index): (
                         _first(p.error_code)
                     )
-                    for t in answer.responses
+                    for t in response.responses
                     for p in t.partitions
                     if p.error_code
                 }
-                error = _first(answer.error_code, *codes)
+                error = _first(response.error_code, *codes)
                 return {"error": error, "offsets": reach, "refused": refused}
             case JoinGroupResponse():
                 return {
-                    "error": _first(answer.error_code),
-                    "member_id": answer.member_id,
-                    "generation": answer.generation_id,
+                    "error": _first(response.error_code),
+                    "member_id": response.member_id,
+                    "generation": response.generation_id,
                 }
             case SyncGroupResponse():
                 assigned = None
-                if not answer.error_code:
-                    assigned = tuple(sorted(self._assigned(answer.assignment)))
-                return {"error": _first(answer.error_code), "assigned": assigned}
+                if not response.error_code:
+                    assigned = tuple(sorted(self._assigned(response.assignment)))
+                return {"error": _first(response.error_code), "assigned": assigned}
             case LeaveGroupResponse():
-                return {"error": _first(answer.error_code, *(m.error_code for m in answer.members))}
+                return {
+                    "error": _first(response.error_code, *(m.error_code for m in response.members))
+                }
             case OffsetCommitResponse():
-                codes = [p.error_code for t in answer.topics for p in t.partitions]
+                codes = [p.error_code for t in response.topics for p in t.partitions]
                 good = {
                     TopicPartition(t.name or self._topic_name(t.topic_id), p.partition_index)
-                    for t in answer.topics
+                    for t in response.topics
                     for p in t.partitions
                     if not p.error_code
                 }
@@ -427,39 +431,39 @@ class WireTap:
                 stored = {tp: offset for tp, offset in requested.items() if tp in good}
                 return {"error": _first(*codes), "offsets": stored}
             case OffsetFetchResponse():
-                return self._committed(answer)
+                return self._committed(response)
             case MetadataResponse():
-                codes = [t.error_code for t in answer.topics]
-                if answer.cluster_id == FOREIGN_ID:
-                    return {"error": _first(answer.error_code, *codes)}
-                counts = {t.name: len(t.partitions) for t in answer.topics if _counts(t)}
-                if request.topics is None and not answer.error_code:
+                codes = [t.error_code for t in response.topics]
+                if response.cluster_id == FOREIGN_ID:
+                    return {"error": _first(response.error_code, *codes)}
+                counts = {t.name: len(t.partitions) for t in response.topics if _counts(t)}
+                if request.topics is None and not response.error_code:
                     counts = dict.fromkeys(self._topics_seen - counts.keys(), 0) | counts
                 self._topics_seen |= counts.keys()
                 counts = dict(sorted(counts.items()))
-                return {"error": _first(answer.error_code, *codes), "counts": counts}
+                return {"error": _first(response.error_code, *codes), "counts": counts}
             case FindCoordinatorResponse():
-                codes = [c.error_code for c in answer.coordinators]
-                return {"error": _first(answer.error_code, *codes)}
+                codes = [c.error_code for c in response.coordinators]
+                return {"error": _first(response.error_code, *codes)}
             case OffsetForLeaderEpochResponse():
-                codes = [p.error_code for t in answer.topics for p in t.partitions]
+                codes = [p.error_code for t in response.topics for p in t.partitions]
                 refused = {
                     TopicPartition(t.topic, p.partition): _first(p.error_code)
-                    for t in answer.topics
+                    for t in response.topics
                     for p in t.partitions
                     if p.error_code
                 }
                 return {"error": _first(*codes), "refused": refused}
             case ListOffsetsResponse():
-                codes = [p.error_code for t in answer.topics for p in t.partitions]
+                codes = [p.error_code for t in response.topics for p in t.partitions]
                 return {"error": _first(*codes)}
-        return {"error": _first(getattr(answer, "error_code", 0))}  # of configs, each has one
+        return {"error": _first(getattr(response, "error_code", 0))}  # of configs, each has one
 
-    def _committed(self, answer: OffsetFetchResponse) -> dict[str, Any]:
-        codes = [answer.error_code]
+    def _committed(self, response: OffsetFetchResponse) -> dict[str, Any]:
+        codes = [response.error_code]
         found: dict[TopicPartition, int] = {}
-        topics: list[Any] = list(answer.topics)
-        for group in answer.groups:
+        topics: list[Any] = list(response.topics)
+        for group in response.groups:
             codes.append(group.error_code)
             topics += group.topics
         for topic in topics:
@@ -572,31 +576,31 @@ class BrokerWatch:
             reply: Callable[[Any], None],
         ) -> None:
             request = incoming.request
-            answers: list[Any] = []
+            responses: list[Any] = []
 
-            def keep(answer: Any) -> None:
-                answers.append(answer)
+            def keep(response: Any) -> None:
+                responses.append(response)
                 if isinstance(request, OffsetCommitRequest):
-                    self._stored(request, answer)
-                reply(answer)
+                    self._stored(request, response)
+                reply(response)
 
             handle(cluster, node_id, incoming, now, host, keep)
             if isinstance(request, MetadataRequest):
                 self._partition_counts()  # a leader may still assign partitions of a deleted topic
             elif isinstance(request, SyncGroupRequest) and request.assignments:
-                if answers and not answers[0].error_code:
+                if responses and not responses[0].error_code:
                     self._look(request)
             elif isinstance(request, ConsumerGroupHeartbeatRequest):
                 self._look_at_target()
-                if answers and answers[0].error_code == ErrorCode.UNRELEASED_INSTANCE_ID:
+                if responses and responses[0].error_code == ErrorCode.UNRELEASED_INSTANCE_ID:
                     self._look_at_holder(request, incoming.client_id)
 
         return watched
 
-    def _stored(self, request: OffsetCommitRequest, answer: OffsetCommitResponse) -> None:
+    def _stored(self, request: OffsetCommitRequest, response: OffsetCommitResponse) -> None:
         good = {
             (t.name, t.topic_id, p.partition_index)
-            for t in answer.topics
+            for t in response.topics
             for p in t.partitions
             if not p.error_code
         }

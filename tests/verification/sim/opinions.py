@@ -1,8 +1,8 @@
 """Answers of single brokers that differ from the state of the cluster.
 
 A broker lags behind the others, refuses a partition without a reason, or names a replica that
-refuses. A client gets one such answer about metadata, and then none for `_APART` seconds: whichever
-broker it asks for a second opinion is right.
+refuses. A client gets one such response about metadata, and then none for `_APART` seconds:
+whichever broker it asks for a second opinion is right.
 
 Here is also what another cluster answers, at the address of a broker.
 """
@@ -49,7 +49,7 @@ __all__ = ["OFFSET_CODES", "Lag", "Opinions", "refuse_offsets"]
 Handle = Callable[..., None]
 
 _APART = 10.0
-"""Seconds between two such answers about metadata to one client."""
+"""Seconds between two such responses about metadata to one client."""
 
 FOREIGN_ID = "another-cluster-000001"
 
@@ -102,7 +102,7 @@ class Lag:
         self.is_over = True
 
     def concerns(self, node: int, client: str) -> bool:
-        """Whether this client gets such an answer from this node now."""
+        """Whether this client gets such a response from this node now."""
         return not (self.is_over or client in self.clients) and self.node in (0, node)
 
 
@@ -121,14 +121,14 @@ class Opinions:
         """
         self._lags: list[Lag] = []
         self._sent_at: dict[str, float] = {}
-        """Client -> when it last got a wrong answer about metadata."""
+        """Client -> when it last got a wrong response about metadata."""
 
     def lag(self, lag: Lag) -> None:
         """Let a broker lag until it is stopped."""
         self._lags.append(lag)
 
     def around(self, handle: Handle, handle_foreign: Handle) -> Handle:
-        """Return the function that gives all answers, of both clusters."""
+        """Return the function that gives all responses, of both clusters."""
 
         def handled(
             cluster: Cluster,
@@ -164,7 +164,7 @@ class Opinions:
             lag.clients.add(client)
             lag.is_over = lag.once
             if lag.how == "no_brokers" and client in self._sent_at:
-                return None  # not its first answer
+                return None  # not its first response
         self._sent_at.setdefault(client, -_APART)
         if lag is not None:
             self._sent_at[client] = now
@@ -173,43 +173,45 @@ class Opinions:
     def _lagging(
         self, lag: Lag, node: int, request: MetadataRequest, reply: Callable[[Any], None]
     ) -> Callable[[Any], None]:
-        def lagging(answer: MetadataResponse) -> None:
-            reply(self._lagged(lag.how, node, answer, of_all=request.topics is None))
+        def lagging(response: MetadataResponse) -> None:
+            reply(self._lagged(lag.how, node, response, of_all=request.topics is None))
 
         return lagging
 
     def _lagged(
-        self, how: str, node: int, answer: MetadataResponse, *, of_all: bool
+        self, how: str, node: int, response: MetadataResponse, *, of_all: bool
     ) -> MetadataResponse:
-        topics = answer.topics
+        topics = response.topics
         match how:
             case "no_brokers":
-                return evolve(answer, brokers=(), topics=_in_error(topics, "LEADER_NOT_AVAILABLE"))
-            case "no_node":
-                others = [b for b in answer.brokers if b.node_id != node]
                 return evolve(
-                    answer, brokers=tuple(b for b in answer.brokers if b not in others[-1:])
+                    response, brokers=(), topics=_in_error(topics, "LEADER_NOT_AVAILABLE")
+                )
+            case "no_node":
+                others = [b for b in response.brokers if b.node_id != node]
+                return evolve(
+                    response, brokers=tuple(b for b in response.brokers if b not in others[-1:])
                 )
             case "no_topic" if of_all:
-                return evolve(answer, topics=topics[1:])
+                return evolve(response, topics=topics[1:])
             case "no_topic":
-                return evolve(answer, topics=_in_error(topics, "UNKNOWN_TOPIC_OR_PARTITION"))
+                return evolve(response, topics=_in_error(topics, "UNKNOWN_TOPIC_OR_PARTITION"))
             case "leaderless_topic":
-                return evolve(answer, topics=_in_error(topics, "LEADER_NOT_AVAILABLE"))
+                return evolve(response, topics=_in_error(topics, "LEADER_NOT_AVAILABLE"))
             case "fewer_partitions":
-                return evolve(answer, topics=tuple(map(_with_fewer_partitions, topics)))
+                return evolve(response, topics=tuple(map(_with_fewer_partitions, topics)))
             case "old_id":
-                return evolve(answer, topics=tuple(map(self._with_old_id, topics)))
+                return evolve(response, topics=tuple(map(self._with_old_id, topics)))
             case "old_epoch":
-                return evolve(answer, topics=tuple(map(self._with_old_epochs, topics)))
+                return evolve(response, topics=tuple(map(self._with_old_epochs, topics)))
             case "high_epoch":
-                return evolve(answer, topics=tuple(map(_with_high_epochs, topics)))
+                return evolve(response, topics=tuple(map(_with_high_epochs, topics)))
         code = ErrorCode[how]
         if how in _TOP_LEVEL:
-            return evolve(answer, brokers=(), topics=(), error_code=code)
+            return evolve(response, brokers=(), topics=(), error_code=code)
         if how in _OF_PARTITIONS:
-            return evolve(answer, topics=tuple(_each(t, error_code=code) for t in topics))
-        return evolve(answer, topics=_in_error(topics, how))
+            return evolve(response, topics=tuple(_each(t, error_code=code) for t in topics))
+        return evolve(response, topics=_in_error(topics, how))
 
     def _with_old_id(self, topic: MetadataResponseTopic) -> MetadataResponseTopic:
         return evolve(topic, topic_id=self.old_ids.get(topic.name or "", topic.topic_id))
@@ -240,7 +242,7 @@ class Opinions:
         refusing = self.refusing_replica
         refuses = refusing is not None and refusing[0] == node and bool(leaders - {node})
         at_once = refuses or (has_near and node in leaders)
-        # Without a session: its answers would leave out a partition that has nothing new.
+        # Without a session: its responses would leave out a partition that has nothing new.
         asked = evolve(
             request,
             session_id=0,
@@ -250,7 +252,7 @@ class Opinions:
         if refuses and refusing is not None and refusing[2]:
             self.refusing_replica = None  # once
 
-        def near(answer: FetchResponse) -> None:
+        def near(response: FetchResponse) -> None:
             def changed(topic: Any, data: PartitionData) -> PartitionData:
                 leader = self._leader(topic, data.partition_index)
                 if data.error_code or leader is None:
@@ -263,9 +265,9 @@ class Opinions:
 
             topics = tuple(
                 evolve(t, partitions=tuple(changed(t, p) for p in t.partitions))
-                for t in answer.responses
+                for t in response.responses
             )
-            reply(evolve(answer, responses=topics))
+            reply(evolve(response, responses=topics))
 
         return attrs.evolve(incoming, request=asked), near
 
@@ -278,10 +280,10 @@ class Opinions:
 def _named(reply: Callable[[Any], None]) -> Callable[[Any], None]:
     """Answer with the id of the other cluster."""
 
-    def named(answer: Any) -> None:
-        if isinstance(answer, MetadataResponse):
-            answer = evolve(answer, cluster_id=FOREIGN_ID)
-        reply(answer)
+    def named(response: Any) -> None:
+        if isinstance(response, MetadataResponse):
+            response = evolve(response, cluster_id=FOREIGN_ID)
+        reply(response)
 
     return named
 
@@ -314,7 +316,7 @@ def _with_high_epochs(topic: MetadataResponseTopic) -> MetadataResponseTopic:
     )
 
 
-def refuse_offsets(error: ErrorCode, answer: OffsetFetchResponse) -> OffsetFetchResponse:
+def refuse_offsets(error: ErrorCode, response: OffsetFetchResponse) -> OffsetFetchResponse:
     """Return the response to an offset fetch with this error for each partition."""
 
     def refused(topics: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -325,5 +327,5 @@ def refuse_offsets(error: ErrorCode, answer: OffsetFetchResponse) -> OffsetFetch
             return partition
         return evolve(partition, error_code=error, committed_offset=-1)
 
-    groups = tuple(evolve(group, topics=refused(group.topics)) for group in answer.groups)
-    return evolve(answer, topics=refused(answer.topics), groups=groups)
+    groups = tuple(evolve(group, topics=refused(group.topics)) for group in response.groups)
+    return evolve(response, topics=refused(response.topics), groups=groups)

@@ -1,7 +1,7 @@
 """Faults of the world outside the group, each kind of which can be switched on and off. Here are
 those of brokers and offsets; `surroundings` has those of what surrounds a member.
 
-One broker's answer is an opinion: it lags behind, refuses without a reason, or is of another
+One broker's response is an opinion: it lags behind, refuses without a reason, or is of another
 cluster. What a broker has acknowledged, it may forget. Workers of an application outlive its
 assignments.
 
@@ -68,7 +68,7 @@ def _at(plan: Plan, random: Random, low: float = 2.5) -> float:
 
 
 def _lagging(*codes: str) -> Callable[[Plan, Random], Plan]:
-    """Let brokers lag, each in one way: every client gets one such answer from it."""
+    """Let brokers lag, each in one way: every client gets one such response from it."""
 
     def add(plan: Plan, random: Random) -> Plan:
         return with_actions(

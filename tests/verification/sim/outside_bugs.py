@@ -47,13 +47,13 @@ def _believe(stack: ExitStack, is_believed: Callable[[Any], bool]) -> None:
 
 @bug(BUGS, "classic", "S22", kinds=["lagging_topics"])
 def believes_one_broker_that_lacks_a_topic(stack: ExitStack) -> None:
-    """A topic is absent as soon as one answer has it as absent."""
+    """A topic is absent as soon as one response has it as absent."""
     _believe(stack, lambda claim: claim.error_code in ABSENT)
 
 
 @bug(BUGS, "classic", "S22", kinds=["lagging_counts"])
 def believes_one_broker_that_has_fewer_partitions(stack: ExitStack) -> None:
-    """A topic has fewer partitions as soon as one answer has fewer."""
+    """A topic has fewer partitions as soon as one response has fewer."""
 
     def make(merge: Any) -> Any:
         def faulty(known: Any, response: Any, *before: Any, **named: Any) -> Any:
@@ -73,7 +73,7 @@ def believes_one_broker_that_has_fewer_partitions(stack: ExitStack) -> None:
 
 @bug(BUGS, "classic", "S8", "S5", "S6", "S19", "S23", kinds=["lagging_ids"])
 def believes_one_broker_that_has_an_old_topic_id(stack: ExitStack) -> None:
-    """A topic is recreated as soon as one answer has another id, whichever id its leader serves."""
+    """A topic is recreated as soon as one response has another id, whatever its leader serves."""
     _believe(stack, lambda claim: claim.successor is not None)
     replace(stack, OwnedPartition, "is_recreated", OwnedPartition.is_of_other_topic)
 

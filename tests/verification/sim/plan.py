@@ -38,11 +38,11 @@ def _code(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _lost_answer(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+def _lost_response(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
     return {"api": random.choice(_PRECIOUS), "count": random.randint(1, 3), "seconds": 4.0}
 
 
-def _late_answer(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
+def _late_response(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
     return {
         "api": random.choice(_PRECIOUS),
         "count": random.randint(1, 3),
@@ -111,9 +111,9 @@ def _misassign(random: Random, members: tuple[str, ...]) -> dict[str, Any]:
 
 FAULTS: dict[str, tuple[int, Any]] = {
     "error": (14, _code),
-    "answer_lost": (4, _lost_answer),
-    "answer_swallowed": (2, _lost_answer),
-    "answer_late": (3, _late_answer),
+    "response_lost": (4, _lost_response),
+    "response_swallowed": (2, _lost_response),
+    "response_late": (3, _late_response),
     "reset": (3, _link(0, 0)),
     "close": (2, _link(0, 0)),
     "half_open": (2, _link(0, 0)),

@@ -19,7 +19,6 @@ __all__ = [
     "Bug",
     "Planter",
     "after_step",
-    "answer",
     "around",
     "around_step",
     "before_step",
@@ -29,6 +28,7 @@ __all__ = [
     "mistake",
     "replace",
     "reset_without_asking",
+    "response_of",
     "wake",
     "with_options",
 ]
@@ -136,7 +136,7 @@ def _drive(stack: ExitStack, protocol: str, make: Callable[[Any, Any], Any]) -> 
     around(stack, drivers.Driver, "__init__", driving)
 
 
-def answer(event: Any, *kinds: type) -> Any:
+def response_of(event: Any, *kinds: type) -> Any:
     """Return the response that an event brings, if it is of one of these kinds; else None."""
     message = event.message if isinstance(event, Replied) else None
     return message if isinstance(message, kinds) else None
@@ -146,7 +146,7 @@ def mistake(stack: ExitStack, protocol: str, codes: Mapping[int, int], *kinds: t
     """Let members take error codes of these responses for others."""
 
     def change(member: Any, event: Any) -> Any:
-        message = answer(event, *kinds)
+        message = response_of(event, *kinds)
         if message is not None and message.error_code in codes:
             message = attrs.evolve(message, error_code=codes[message.error_code])
             event = attrs.evolve(event, message=message)

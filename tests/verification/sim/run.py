@@ -582,13 +582,13 @@ class _Simulation:
     def _error(self, action: PlannedAction) -> None:
         self._rule(action, ErrorCode[action.code])
 
-    def _answer_lost(self, action: PlannedAction) -> None:
+    def _response_lost(self, action: PlannedAction) -> None:
         self._rule(action, Close())
 
-    def _answer_swallowed(self, action: PlannedAction) -> None:
+    def _response_swallowed(self, action: PlannedAction) -> None:
         self._rule(action, Swallow())
 
-    def _answer_late(self, action: PlannedAction) -> None:
+    def _response_late(self, action: PlannedAction) -> None:
         self._rule(attrs.evolve(action, seconds=4.0), Delay(action.seconds))
 
     def _throttled(self, action: PlannedAction) -> None:

@@ -21,7 +21,17 @@ from kafkagroup.transport import connection as connections
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
 from kafkagroup.wire.messages.group import HeartbeatResponse
 
-from .planting import Bug, after_step, answer, around, around_step, before_step, bug, left, replace
+from .planting import (
+    Bug,
+    after_step,
+    around,
+    around_step,
+    before_step,
+    bug,
+    left,
+    replace,
+    response_of,
+)
 
 __all__ = ["BUGS"]
 
@@ -145,9 +155,9 @@ def counts_a_lease_on_the_clock_of_its_loop(stack: ExitStack) -> None:
     around(stack, clock.LeaseClock, "__init__", make)
 
 
-def _lease_from_answer(stack: ExitStack, protocol: str) -> None:
+def _lease_from_response(stack: ExitStack, protocol: str) -> None:
     def change(before: Any, event: Any, member: Any, effects: Any) -> Any:
-        response = answer(event, HeartbeatResponse, ConsumerGroupHeartbeatResponse)
+        response = response_of(event, HeartbeatResponse, ConsumerGroupHeartbeatResponse)
         if response is None or not before.awaits(event.token):
             return member, effects
         is_rebalancing = response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -161,15 +171,15 @@ def _lease_from_answer(stack: ExitStack, protocol: str) -> None:
 
 
 @bug(BUGS, "classic", "S27", "S1")
-def begins_its_lease_with_the_answer(stack: ExitStack) -> None:
+def begins_its_lease_with_the_response(stack: ExitStack) -> None:
     """The lease runs from when a heartbeat is answered, not from when it was sent."""
-    _lease_from_answer(stack, "classic")
+    _lease_from_response(stack, "classic")
 
 
 @bug(BUGS, "consumer", "S27", "S1")
-def consumer_begins_its_lease_with_the_answer(stack: ExitStack) -> None:
+def consumer_begins_its_lease_with_the_response(stack: ExitStack) -> None:
     """The same under KIP-848."""
-    _lease_from_answer(stack, "consumer")
+    _lease_from_response(stack, "consumer")
 
 
 @bug(BUGS, "classic", "S27", "S1")
@@ -178,7 +188,7 @@ def extends_its_lease_beyond_the_rebalance_timeout(stack: ExitStack) -> None:
     member that does not rejoin in time."""
 
     def change(before: Any, event: Any, member: Any, effects: Any) -> Any:
-        response = answer(event, HeartbeatResponse)
+        response = response_of(event, HeartbeatResponse)
         is_due = response is not None and event.token == before.heartbeat_in_flight
         if is_due and response.error_code and not before.is_unsynced:
             sent_at, timeout = before.heartbeat_sent_at, before.config.session_timeout

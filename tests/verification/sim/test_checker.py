@@ -16,7 +16,6 @@ from kafkagroup import TopicPartition
 from verification.sim.checker import examine, find_violations
 from verification.sim.events import (
     Absent,
-    Answered,
     Appended,
     Assigned,
     Away,
@@ -40,6 +39,7 @@ from verification.sim.events import (
     Processed,
     Raised,
     Rejoining,
+    Responded,
     Revoked,
     Revoking,
     Sent,
@@ -102,13 +102,15 @@ def opening(member="a", **fields):
 
 
 @_listed
-def request(api, member="a", *, error="NONE", connection=1, answer=True, asked=None, response=None):
+def request(
+    api, member="a", *, error="NONE", connection=1, is_answered=True, asked=None, response=None
+):
     """A request and its response."""
     number = next(_number)
     wire = {"api": api, "connection": connection, "correlation": number}
     yield of(Sent, member, **wire, **(asked or {}))
-    if answer:
-        yield of(Answered, member, **wire, error=error, **(response or {}))
+    if is_answered:
+        yield of(Responded, member, **wire, error=error, **(response or {}))
 
 
 def waited(seconds, *parts):
@@ -176,14 +178,16 @@ def delivers(*offsets, tp=T0, member="a", processed=True, shift=0):
 
 
 @_listed
-def commits(offset, *, tp=T0, member="a", generation=1, answer=True, stored=True, error="NONE"):
+def commits(
+    offset, *, tp=T0, member="a", generation=1, is_answered=True, stored=True, error="NONE"
+):
     asked = {"offsets": {tp: offset}, "member_id": member.upper(), "generation": generation}
     sent, *answered = request(
         "OffsetCommit",
         member,
         connection=2,
         error=error,
-        answer=answer,
+        is_answered=is_answered,
         asked=asked,
         response={"offsets": {} if error != "NONE" else {tp: offset}},
     )
@@ -364,7 +368,7 @@ def test_s1_an_outdated_assignment_gives_no_ownership():
 def test_s1_a_replaced_static_member_may_deliver_until_it_receives_the_error():
     static = {"instance": "i"}
     first = [opening(**static), starts(1, {T0: 0}), opening("b"), first_join("b")]
-    replaced = [opening("c", **static), request("JoinGroup", "c", answer=False)]
+    replaced = [opening("c", **static), request("JoinGroup", "c", is_answered=False)]
     assignment = [assigned(2, T0, member="b"), delivers(0)]
     assert broken(first, assignment) == ["S10", "S1"]
     assert broken(first, replaced, assignment) == ["S10"]
@@ -379,7 +383,7 @@ def test_s1_a_fenced_member_delivers_nothing_and_does_not_rejoin():
 
 def test_s10_a_member_fenced_while_it_rejoins_loses_its_partitions():
     heartbeat, late = heartbeats("FENCED_INSTANCE_ID")
-    asked = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, answer=False)
+    asked = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, is_answered=False)
     first = [opening(instance="i", cooperative=True), starts(1, {T0: 0}), heartbeat, asked]
     lost = [of(Lost, partitions=(T0,)), of(Ended)]
     assert broken(first, late, lost) == []
@@ -423,7 +427,7 @@ def test_s2_a_cooperative_join_request_lists_the_owned_partitions():
 
 
 def test_s2_a_join_request_may_list_partitions_lost_at_the_moment_it_is_sent():
-    claims = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, answer=False)
+    claims = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, is_answered=False)
     first = [opening(cooperative=True), starts(1, {T0: 0}), of(Closing)]
 
     def later(seconds):
@@ -439,7 +443,7 @@ def test_s2_a_join_request_may_list_partitions_lost_while_it_waited_for_a_connec
     start = [opening(cooperative=True), starts(1, {T0: 0}), heartbeats("UNKNOWN_MEMBER_ID")]
     lost = [of(Lost, partitions=(T0,)), 0.4]
 
-    claims = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, answer=False)
+    claims = request("JoinGroup", asked={"member_id": "A", "owned": (T0,)}, is_answered=False)
     assert broken(start, lost, claims) == ["S2", "S11"]
     assert broken(start, lost, waited(0.5, claims)) == []
 
@@ -470,10 +474,10 @@ def test_s3_a_revocation_needs_no_commit_without_auto_commit():
 
 def test_s3_a_member_leaves_once_its_last_commit_is_answered_or_its_deadline_has_passed():
     first = [opening(), starts(1, {T0: 0}), delivers(0, 1)]
-    under_way = [first, commits(2, answer=False), revokes(T0)]
+    under_way = [first, commits(2, is_answered=False), revokes(T0)]
     assert broken(under_way) == []  # no other member can get the partition yet
     assert broken(under_way, leaves()) == ["S3"]
-    assert broken(first, commits(2, answer=False), 0.5, revokes(T0), leaves()) == []
+    assert broken(first, commits(2, is_answered=False), 0.5, revokes(T0), leaves()) == []
 
 
 def test_s3_the_record_in_flight_does_not_extend_the_deadline_of_the_last_commit():
@@ -527,7 +531,7 @@ def test_s3_a_cancelled_commit_also_ends_for_partitions_without_processed_record
     assert broken(first, called, ended, released) == []
     assert broken(first, called, released) == ["S3", "S3"]
     # The next commit is awaited again.
-    assert broken(first, called, ended, commits(0, tp=T1, answer=False), released) == ["S3"]
+    assert broken(first, called, ended, commits(0, tp=T1, is_answered=False), released) == ["S3"]
 
 
 def test_s3_a_missing_last_commit_is_allowed_after_a_coordinator_error():
@@ -541,7 +545,7 @@ def test_s3_a_released_partition_is_not_committed():
     # Before it sends LeaveGroup, no other member can get the partition.
     assert broken(first, commits(1), revokes(T0), commits(2), leaves()) == []
     # A commit that was in flight may be retried.
-    again = [commits(2, answer=False, stored=False), 1.0, revokes(T0), commits(2)]
+    again = [commits(2, is_answered=False, stored=False), 1.0, revokes(T0), commits(2)]
     assert broken(first, again) == []
 
 
@@ -598,7 +602,7 @@ def test_s4_a_commit_sent_at_the_moment_of_a_seek_was_issued_before_it():
         commits(1),
         delivers(1),
         of(Sought, partition=T0, offset=0),
-        commits(2, answer=False, stored=False),
+        commits(2, is_answered=False, stored=False),
     )
     at_once = attrs.evolve(late, time=sought.time)
     assert find_violations([*first, sought, at_once]) == []
@@ -677,7 +681,7 @@ def test_s6_a_late_commit_that_timed_out_may_overwrite_an_acknowledged_one():
     first = [opening(auto_commit=False), starts(1, {T0: 0}), delivers(0)]
     call = [of(Committing, token=2, offsets=None), of(Committed, token=2, outcome="ok")]
     late = Stored(time=0.0, partition=T0, offset=1, member_id="A", generation=1)
-    unanswered = commits(1, answer=False, stored=False)
+    unanswered = commits(1, is_answered=False, stored=False)
     assert broken(first, unanswered, delivers(1), commits(2), late, call) == []
     assert broken(first, unanswered, delivers(1), late, call) == ["S6"]
 
@@ -897,7 +901,7 @@ def test_s10_an_assignment_has_the_generation_of_the_last_join():
     assert broken(first, assigned(1, T0)) == []
     assert broken(first, assigned(0, T0)) == ["S10"]
     assert broken(first, joins(2, T0), assigned(1, T0)) == ["S10"]
-    pending = request("JoinGroup", answer=False, asked={"member_id": "A"})
+    pending = request("JoinGroup", is_answered=False, asked={"member_id": "A"})
     assert broken(first, pending, assigned(1, T0)) == ["S10"]
 
 
@@ -988,9 +992,9 @@ def test_s10_a_static_member_that_missed_a_generation_has_lost_its_partitions():
 
 
 def test_s10_a_stale_error_response_loses_no_partitions():
-    sent, answer = heartbeats("ILLEGAL_GENERATION")
+    sent, response = heartbeats("ILLEGAL_GENERATION")
     again = [opening(), starts(1, {T0: 0}), sent, revokes(T0), joins(2, T0), assigned(2, T0)]
-    assert broken(again, answer, of(Lost, partitions=(T0,))) == ["S10"]
+    assert broken(again, response, of(Lost, partitions=(T0,))) == ["S10"]
 
 
 def test_s11_a_member_keeps_its_id_until_it_leaves():
@@ -1066,7 +1070,7 @@ def test_s12_delivery_starts_after_the_committed_offset_was_fetched():
 
 
 def test_s12_an_offset_fetch_of_an_earlier_ownership_is_not_used():
-    sent, answer = fetches_offsets()({T0: 0})
+    sent, response = fetches_offsets()({T0: 0})
     again = [
         opening(),
         first_join(),
@@ -1076,7 +1080,7 @@ def test_s12_an_offset_fetch_of_an_earlier_ownership_is_not_used():
         revokes(T0),
         joins(2, T0),
     ]
-    assert broken(again, assigned(2, T0), answer, delivers(0)) == ["S12"]
+    assert broken(again, assigned(2, T0), response, delivers(0)) == ["S12"]
 
 
 def test_s12_a_negative_offset_is_never_fetched():
@@ -1114,7 +1118,7 @@ def test_s13_a_commit_may_be_sent_as_a_frozen_process_resumes_and_loses_its_part
     """Both happen as the process resumes: the commit was requested before the loss."""
     begun = [opening(max_poll_interval=5.0), starts(1, {T0: 0}), delivers(0), commits(1)]
     first = [begun, delivers(1), of(Frozen), 9.0]
-    late = [of(Lost, partitions=(T0,)), commits(2, answer=False, stored=False)]
+    late = [of(Lost, partitions=(T0,)), commits(2, is_answered=False, stored=False)]
     *before, thawed, lost, sent = timeline(first, of(Thawed), late)
     at_once = [attrs.evolve(event, time=thawed.time) for event in (lost, sent)]
     assert find_violations([*before, thawed, *at_once]) == []
@@ -1123,9 +1127,14 @@ def test_s13_a_commit_may_be_sent_as_a_frozen_process_resumes_and_loses_its_part
 
 
 def test_s13_a_retry_issued_before_the_loss_may_have_waited():
-    first = [opening(), starts(1, {T0: 0}), delivers(0), commits(1, answer=False, stored=False)]
+    first = [
+        opening(),
+        starts(1, {T0: 0}),
+        delivers(0),
+        commits(1, is_answered=False, stored=False),
+    ]
     over = [heartbeats("UNKNOWN_MEMBER_ID"), of(Lost, partitions=(T0,))]
-    again = commits(1, answer=False, stored=False)
+    again = commits(1, is_answered=False, stored=False)
     assert broken(first, over, waited(0.1, again)) == []
     assert broken(first, over, again) == ["S13"]
 
@@ -1165,7 +1174,7 @@ def test_s14_a_cooperative_rebalance_assigns_no_partition_that_another_member_ow
 def rejoining(*meanwhile):
     """A cooperative member with buffered records rejoins; something happens in the meantime."""
     fetched = request("Fetch", asked={"offsets": {T0: 0}}, response={"offsets": {T0: 3}})
-    sent, answer, *sync = joins(2, T0, owned=(T0,))
+    sent, response, *sync = joins(2, T0, owned=(T0,))
     return [
         written(0, 1, 2),
         opening(cooperative=True),
@@ -1174,7 +1183,7 @@ def rejoining(*meanwhile):
         delivers(0),
         sent,
         meanwhile,
-        answer,
+        response,
         sync,
         assigned(2),
     ]
@@ -1236,17 +1245,17 @@ def test_l1_no_delivery_is_expected_once_the_application_closes_the_client():
 def test_l1_records_fetched_for_another_position_do_not_count_as_waiting():
     assert broken(rejoining(delivers(1, 2), 0.5)) == []
     assert broken(rejoining(delivers(1, 2), of(Sought, partition=T0, offset=0), 0.5)) == []
-    asked, answer = request("Fetch", asked={"offsets": {T0: 1}}, response={"offsets": {T0: 3}})
+    asked, response = request("Fetch", asked={"offsets": {T0: 1}}, response={"offsets": {T0: 3}})
     sought = of(Sought, partition=T0, offset=1)
-    assert broken(rejoining(asked, sought, answer, 0.5, delivers(1))) == []
-    assert broken(rejoining(sought, asked, answer, 0.5, delivers(1))) == ["L1"]
+    assert broken(rejoining(asked, sought, response, 0.5, delivers(1))) == []
+    assert broken(rejoining(sought, asked, response, 0.5, delivers(1))) == ["L1"]
     # The application sought before the request left, and perhaps before the member issued it.
-    story = timeline(rejoining(sought, asked, answer, 0.5, delivers(1)))
+    story = timeline(rejoining(sought, asked, response, 0.5, delivers(1)))
     at = next(n for n, event in enumerate(story) if isinstance(event, Sought))
 
     def issued(after):
         known = attrs.evolve(asked, issued_after=after)
-        return rejoining(sought, known, answer, 0.5, delivers(1))
+        return rejoining(sought, known, response, 0.5, delivers(1))
 
     assert broken(issued(at)) == []
     assert broken(issued(at + 1)) == ["L1"]
@@ -1258,13 +1267,13 @@ def test_l1_records_requested_before_a_leader_refused_the_position_do_not_count_
     error = {T0: "UNKNOWN_LEADER_EPOCH"}
     validated = {"connection": 2, "error": "UNKNOWN_LEADER_EPOCH", "response": {"refused": error}}
     refused = request("OffsetForLeaderEpoch", **validated)
-    asked, answer = request("Fetch", asked={"offsets": {T0: 3}}, response={"offsets": {T0: 4}})
+    asked, response = request("Fetch", asked={"offsets": {T0: 3}}, response={"offsets": {T0: 4}})
     delivered = [Appended(time=0.0, partition=T0, offset=3, sequence=3), delivers(1, 2), asked]
-    assert broken(rejoining(delivered, refused, answer, 0.5, delivers(3))) == []
-    assert broken(rejoining(refused, asked, answer, 0.5, delivers(1))) == ["L1"]
+    assert broken(rejoining(delivered, refused, response, 0.5, delivers(3))) == []
+    assert broken(rejoining(refused, asked, response, 0.5, delivers(1))) == ["L1"]
     assert broken(rejoining(refused, 0.5, delivers(1))) == ["L1"]  # received before
     others = request("OffsetForLeaderEpoch", **(validated | {"response": {"refused": {T1: "X"}}}))
-    assert broken(rejoining(delivered, others, answer, 0.5, delivers(3))) == ["L1"]
+    assert broken(rejoining(delivered, others, response, 0.5, delivers(3))) == ["L1"]
 
 
 def test_l1_after_a_session_without_responses_delivery_waits_for_a_heartbeat_response():
@@ -1291,12 +1300,12 @@ def test_l1_delivery_may_stop_once_the_rebalance_timeout_has_passed_without_sync
 
 
 def _syncing(error, seconds):
-    """A heartbeat so long after JoinGroup, without an answer to SyncGroup; 3.5 s later, records."""
-    sent, answer, *rest = joins(2, T0, owned=(T0,))
+    """A heartbeat so long after JoinGroup, without one to SyncGroup; 3.5 s later, records."""
+    sent, response, *rest = joins(2, T0, owned=(T0,))
     polls = of(Processed, partition=T0, offset=0)
     begun = rejoining()[:5]
     heartbeat = heartbeats(error, generation=2, connection=2)
-    waits = [of(Away), sent, answer, rest[:1], seconds, heartbeat, 3.0, polls, 0.5, delivers(1)]
+    waits = [of(Away), sent, response, rest[:1], seconds, heartbeat, 3.0, polls, 0.5, delivers(1)]
     return [begun, waits]
 
 
@@ -1342,7 +1351,7 @@ def test_l2_a_cooperative_member_rejoins_after_revoking_partitions():
     later = [[0.9, heartbeats(generation=2)] for _ in range(3)]
     assert broken(first, round_one, joins(3, T0, owned=(T0,)), assigned(3)) == []
     assert broken(first, round_one, later) == ["L2"]
-    under_way = commits(0, generation=2, answer=False, stored=False)
+    under_way = commits(0, generation=2, is_answered=False, stored=False)
     assert broken(first, round_one, under_way, later) == []
     assert broken(first, round_one, under_way, later, later) == ["L2"]
 
@@ -1351,7 +1360,7 @@ def test_l2_the_second_round_begins_with_a_commit_of_its_own():
     """The commit after the callback took its time, and so did the one before the rejoin."""
     first = [opening(cooperative=True), starts(1, {T0: 0, T1: 0})]
     round_one = [joins(2, T0, owned=(T0, T1)), revokes(T1)]
-    unanswered = commits(0, generation=2, answer=False, stored=False)
+    unanswered = commits(0, generation=2, is_answered=False, stored=False)
     begun = [first, round_one, unanswered, 1.5, assigned(2)]
     late = [[0.7, heartbeats(generation=2)] for _ in range(4)]
     assert "L2" not in broken(begun, of(Rejoining), late)
@@ -1393,7 +1402,7 @@ def test_l2_an_offset_overwritten_by_a_late_commit_is_not_committed_again():
     """Nor where an earlier truncation permits it to go back."""
     late = Stored(time=0.0, partition=T0, offset=1, member_id="A", generation=1)
     begun = [written(0, 1), opening(), starts(1, {T0: 0}), delivers(0)]
-    unanswered = commits(1, answer=False, stored=False)
+    unanswered = commits(1, is_answered=False, stored=False)
     overtaken = [unanswered, delivers(1), commits(2), late, Healed(time=0.0), closes(T0)]
     assert broken(begun, overtaken, finished(1, 2)) == []
     assert (
@@ -1499,11 +1508,11 @@ def test_l3_heartbeats_are_sent_at_their_interval():
 
 
 def test_l3_a_pending_join_counts_as_a_heartbeat():
-    *join, sent, answer = joins(1)
-    again = request("JoinGroup", asked={"member_id": "A"}, answer=False)
+    *join, sent, response = joins(1)
+    again = request("JoinGroup", asked={"member_id": "A"}, is_answered=False)
     first = [opening(heartbeat_interval=1.0), first_join(), join, sent]
-    assert broken(first, answer, 3.0, again) == ["L3"]
-    assert broken(first, answer, again, 3.0, again) == []
+    assert broken(first, response, 3.0, again) == ["L3"]
+    assert broken(first, response, again, 3.0, again) == []
 
 
 def test_l3_no_heartbeat_is_expected_while_the_process_is_frozen_or_disconnected():
@@ -1576,11 +1585,11 @@ def test_l2_a_member_looks_up_its_coordinator_again_once_faults_are_healed():
 def test_l2_a_coordinator_lookup_in_flight_may_time_out_before_it_is_repeated():
     """A connection that a fault has killed without a reset stays so after `Healed`: the request has
     to time out first."""
-    looks, again = (request("FindCoordinator", answer=False, connection=n) for n in (2, 3))
+    looks, again = (request("FindCoordinator", is_answered=False, connection=n) for n in (2, 3))
     begin, well = [opening(), starts(1, {T0: 0})], Healed(time=0.0)
     refused = heartbeats("UNKNOWN_MEMBER_ID")
     assert broken(begin, looks, well, refused, 4.0, again) == []
-    used = request("Metadata", answer=False, connection=2)
+    used = request("Metadata", is_answered=False, connection=2)
     assert broken(begin, used, well, looks, refused, 4.0, again) == []
     assert broken(begin, well, looks, refused, 4.0, again) == ["L2"]
     assert broken(begin, request("FindCoordinator"), well, refused, 4.0, again) == ["L2"]

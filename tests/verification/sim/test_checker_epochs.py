@@ -172,7 +172,7 @@ def test_s5_a_commit_of_a_seek_before_fencing_may_be_stored_after_the_member_rej
         commits(2, generation=2),
     ]
     sought = of(Sought, partition=T0, offset=1)
-    sent = commits(1, generation=2, answer=False, stored=False)
+    sent = commits(1, generation=2, is_answered=False, stored=False)
     again = [
         heartbeats(2, error="FENCED_MEMBER_EPOCH", now=0),
         of(Lost, partitions=(T0,)),
@@ -185,12 +185,12 @@ def test_s5_a_commit_of_a_seek_before_fencing_may_be_stored_after_the_member_rej
 
 
 def test_s3_the_commit_is_answered_before_a_heartbeat_acknowledges_the_revocation():
-    commit, stored, answer = commits(2, generation=2)
+    commit, stored, response = commits(2, generation=2)
     story = [written(0, 1), HAS_BOTH, fetches_offsets()({T0: -1, T1: -1}), delivers(0, 1)]
     story += [heartbeats(2, gets=(T1,)), commit, stored, revokes(T0), assigned(2)]
-    assert broken(story, answer, heartbeats(2, owned=(T1,), now=3)) == []
+    assert broken(story, response, heartbeats(2, owned=(T1,), now=3)) == []
     assert (
-        broken(story, heartbeats(2, owned=(T0, T1)), answer, heartbeats(2, owned=(T1,), now=3))
+        broken(story, heartbeats(2, owned=(T0, T1)), response, heartbeats(2, owned=(T1,), now=3))
         == []
     )
     assert broken(story, heartbeats(2, owned=(T1,), now=3)) == ["S3"]
@@ -230,10 +230,12 @@ def test_s10_a_delayed_heartbeat_may_be_sent_after_the_partitions_are_lost():
     lost, late = of(Lost, partitions=(T0, T1)), heartbeats(2)
     assert "S10" not in broken(loses, heartbeats(2), 0.9, lost, waited(0.5, late), heartbeats(-1))
     assert "S10" in broken(loses, heartbeats(2), 0.9, lost, late, heartbeats(-1))
-    *before, thawed, gone, beat, answer = timeline(loses, 6.0, of(Thawed), lost, late)
+    *before, thawed, gone, beat, response = timeline(loses, 6.0, of(Thawed), lost, late)
     at_once = [attrs.evolve(event, time=thawed.time) for event in (gone, beat)]
-    assert "S10" not in [v.invariant for v in find_violations([*before, thawed, *at_once, answer])]
-    assert "S10" in [v.invariant for v in find_violations([*before, thawed, gone, beat, answer])]
+    assert "S10" not in [
+        v.invariant for v in find_violations([*before, thawed, *at_once, response])
+    ]
+    assert "S10" in [v.invariant for v in find_violations([*before, thawed, gone, beat, response])]
 
 
 def test_s10_a_joined_member_does_not_join_again():
@@ -244,7 +246,7 @@ def test_s10_a_joined_member_does_not_join_again():
 
 
 def test_s10_the_heartbeat_after_an_unanswered_or_failed_one_reports_all_partitions():
-    unanswered = [HAS_BOTH, heartbeats(2, answer=False)]
+    unanswered = [HAS_BOTH, heartbeats(2, is_answered=False)]
     assert broken(unanswered, heartbeats(2, owned=(T0, T1))) == []
     assert broken(unanswered, heartbeats(2)) == ["S10"]
     refused = [HAS_BOTH, heartbeats(2, error="COORDINATOR_LOAD_IN_PROGRESS", now=0), 0.2]
@@ -385,7 +387,7 @@ def test_l6_a_failed_heartbeat_is_repeated_after_a_backoff():
 
 def test_s1_l9_a_static_member_may_release_its_instance_id_before_it_joins():
     """An earlier join may hold it. Another process that has the id refuses that."""
-    unanswered = heartbeats(0, owned=(), answer=False)
+    unanswered = heartbeats(0, owned=(), is_answered=False)
     for error in ("NONE", "FENCED_INSTANCE_ID"):
         released = [opened(), of(Polling), unanswered, heartbeats(-2, error=error, now=0)]
         assert broken(released, owns(2, T0, T1)) == []
@@ -401,7 +403,7 @@ def test_s1_a_fenced_member_sends_no_heartbeat():
 
 
 def test_s27_a_reported_revocation_ends_its_part_of_the_lease():
-    """Another revocation that the answer demands has a rebalance timeout of its own."""
+    """Another revocation that the response demands has a rebalance timeout of its own."""
     first = [HAS_BOTH, fetches_offsets()({T0: -1, T1: -1}), heartbeats(2, gets=(T1,))]
     beats = [[2.6, heartbeats(2)] for _ in range(3)]
     reported = [*beats[:2], revokes(T0), 2.6, heartbeats(2, owned=(T1,), gets=())]

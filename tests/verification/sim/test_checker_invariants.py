@@ -489,7 +489,7 @@ def test_l2_an_absent_application_loses_its_partitions_after_max_poll_interval()
 def test_l2_a_member_that_left_for_a_missed_poll_returns_with_the_next_one():
     """Not before: an application that did other work for longer was reported."""
     left = [consuming(max_poll_interval=5.0), Healed(time=0.0), of(Absent), 5.1]
-    left = [left, of(Lost, partitions=(T0, T1)), request("LeaveGroup", answer=False), 30.0]
+    left = [left, of(Lost, partitions=(T0, T1)), request("LeaveGroup", is_answered=False), 30.0]
     assert "L2" not in broken(left, of(Closing))
     assert "L2" not in broken(left, of(Polling), 3.0, of(Closing))
     assert "L2" in broken(left, of(Polling), 30.0, of(Closing))

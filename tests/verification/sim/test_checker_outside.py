@@ -59,7 +59,7 @@ def member():
 
 
 @pytest.mark.parametrize("less", [{"t": 1, "u": 1}, {"t": 0}, {"u": 0}])
-def test_s22_a_client_does_not_have_its_member_rejoin_for_one_answer_with_less(less):
+def test_s22_a_client_does_not_have_its_member_rejoin_for_one_response_with_less(less):
     assert broken(member(), metadata(**less), of(Rejoining)) == ["S22"]
     assert broken(member(), metadata(**less), metadata(**less), of(Rejoining)) == []
     assert broken(member(), metadata(**less), metadata(t=2, u=1), of(Rejoining)) == []
@@ -69,7 +69,7 @@ def test_s22_a_client_does_not_have_its_member_rejoin_for_one_answer_with_less(l
     assert broken(member(), both, of(Rejoining)) == []
 
 
-def test_s22_an_application_may_rejoin_after_any_answer():
+def test_s22_an_application_may_rejoin_after_any_response():
     assert broken(member(), metadata(t=1), of(Away), of(Rejoining)) == []
     subscribing = of(Subscribing, topics=("t", "v"))
     assert broken(member(), subscribing, metadata(t=1), of(Rejoining)) == []
@@ -85,7 +85,7 @@ def test_s22_a_member_rejoins_after_a_cooperative_revocation():
     assert broken(owner, revokes(T1), of(Rejoining), less, of(Rejoining)) == ["S22"]
 
 
-def test_s22_a_leader_assigns_the_partitions_that_one_answer_lacked():
+def test_s22_a_leader_assigns_the_partitions_that_one_response_lacked():
     less = [member(), metadata(t=1)]
     assert broken(less, 1.0, of(Computing, partitions={"t": 1})) == ["S22"]
     assert broken(less, 1.0, of(Computing, partitions={"t": 2})) == []
@@ -105,13 +105,13 @@ def formed(*topics, **partitions):
     )
 
 
-def test_s22_a_leader_assigns_a_topic_that_one_answer_lacked():
+def test_s22_a_leader_assigns_a_topic_that_one_response_lacked():
     less = [member(), metadata(t=2, u=0), of(Computing, partitions={"t": 2})]
     assert broken(less, formed("t", "u")) == ["S22"]
     assert broken(less, formed("t")) == []
 
 
-def test_s22_a_subscription_by_pattern_keeps_a_topic_that_one_answer_lacked():
+def test_s22_a_subscription_by_pattern_keeps_a_topic_that_one_response_lacked():
     both = [member(), formed("t", "u")]
     assert broken(both, metadata(u=0), formed("t")) == ["S22"]
     assert broken(both, metadata(u=0), metadata(u=0), formed("t")) == []
@@ -151,7 +151,7 @@ def denied(offset=None):
     )
 
 
-def test_s23_one_answer_does_not_move_a_position_that_the_log_contains():
+def test_s23_one_response_does_not_move_a_position_that_the_log_contains():
     """The client once applied `auto_offset_reset` to one false OFFSET_OUT_OF_RANGE."""
     reader = [written(0, 1, 2, 3), opening(), starts(1, {T0: 0}), delivers(0, 1)]
     assert broken(reader, denied(2), delivers(0)) == ["S23"]
@@ -213,7 +213,7 @@ def test_l10_a_forgotten_commit_is_sent_again_before_its_partition_is_released()
 
 
 def test_l10_a_commit_since_then_may_stay_unanswered():
-    lost = commits(2, stored=False, answer=False)
+    lost = commits(2, stored=False, is_answered=False)
     assert broken(owner(), FORGOTTEN, lost, closes(T0)) == []
     assert broken(owner(), lost, FORGOTTEN, closes(T0)) == ["L10"]
 

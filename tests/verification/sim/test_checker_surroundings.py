@@ -126,7 +126,7 @@ def test_l12_a_classic_static_member_stays():
 
 
 def test_l12_a_member_waits_for_the_id_that_its_first_join_asked_for():
-    asked = request("JoinGroup", answer=False)
+    asked = request("JoinGroup", is_answered=False)
     missed, counted = of(Missed, connection=1), of(StillCounted, ids=("a-1",))
     ends = [of(Closing), of(Ended)]
     assert broken(opening(), asked, ends, missed, counted) == ["L12"]
@@ -138,10 +138,10 @@ def test_l12_a_member_waits_for_the_id_that_its_first_join_asked_for():
 # ------------------------------------------------------------------ L13: its own earlier join
 
 
-def consumer_join(answer=True, error="NONE"):
+def consumer_join(is_answered=True, error="NONE"):
     return request(
         "ConsumerGroupHeartbeat",
-        answer=answer,
+        is_answered=is_answered,
         error=error,
         asked={"member_id": "A", "generation": 0},
         response={"member_id": "A", "generation": 1, "assigned": ()},
@@ -157,12 +157,12 @@ HELD_OFF = of(HeldOff, member_id="A")
 
 
 def held_off():
-    sent, answer = consumer_join(error="UNRELEASED_INSTANCE_ID")
-    return [sent, HELD_OFF, answer]
+    sent, response = consumer_join(error="UNRELEASED_INSTANCE_ID")
+    return [sent, HELD_OFF, response]
 
 
 def test_l13_a_static_member_releases_its_own_unanswered_join():
-    static = [opening(instance="i"), consumer_join(answer=False)]
+    static = [opening(instance="i"), consumer_join(is_answered=False)]
     assert broken(static, 1.0, held_off(), 1.0, release(), 1.0, consumer_join()) == []
     assert broken(static, 1.0, held_off(), 1.0, held_off()) == ["L13"]
 
@@ -180,7 +180,7 @@ def test_l13_a_join_that_was_answered_is_not_the_members_to_release():
 
 def test_a_release_under_a_foreign_id_is_no_fencing_and_not_the_poll_timers():
     """FENCED_INSTANCE_ID only says that another member holds the instance id, as before."""
-    static = [opening(instance="i"), consumer_join(answer=False)]
+    static = [opening(instance="i"), consumer_join(is_answered=False)]
     fenced = release("FENCED_INSTANCE_ID")
     assert broken(static, 1.0, fenced, 1.0, consumer_join()) == []
     assert broken(opening(instance="i"), consumer_join(), 1.0, release(), 1.0) == ["L9"]
@@ -196,14 +196,17 @@ def committing(sent, outcome="RequestTimeoutError"):
 
 def test_l14_one_silent_connection_does_not_use_up_a_call():
     first = [opening(auto_commit=False), starts(1, {T0: 0}), delivers(0)]
-    sent, silenced = commits(1, answer=False)[0], of(Silenced, connection=commits(1)[0].connection)
+    sent, silenced = (
+        commits(1, is_answered=False)[0],
+        of(Silenced, connection=commits(1)[0].connection),
+    )
     assert isinstance(sent, Sent)
     assert broken(first, silenced, committing(sent)) == ["L14"]
     assert broken(first, committing([sent, silenced])) == ["L14"]  # by the attempt itself
     assert broken(first, committing(sent)) == []  # the broker has not answered
     assert broken(first, committing([sent, 1.0, heartbeats(), silenced])) == []
     assert broken(first, silenced, committing([sent, of(Connecting, node=1)])) == []
-    looks_up = request("FindCoordinator", answer=False)
+    looks_up = request("FindCoordinator", is_answered=False)
     assert broken(first, silenced, committing([sent, looks_up])) == []
     another = of(Silenced, connection=99)
     assert broken(first, silenced, committing([sent, 1.0, another])) == []
@@ -215,14 +218,17 @@ def test_l14_one_silent_connection_does_not_use_up_a_call():
 
 def test_l14_a_call_that_has_waited_for_the_one_before_may_have_time_for_one_attempt():
     first = [opening(auto_commit=False), starts(1, {T0: 0}), delivers(0)]
-    sent, silenced = commits(1, answer=False)[0], of(Silenced, connection=commits(1)[0].connection)
+    sent, silenced = (
+        commits(1, is_answered=False)[0],
+        of(Silenced, connection=commits(1)[0].connection),
+    )
     called, failed = (
         of(Committing, token=1, offsets=None),
         of(Committed, token=1, outcome="RequestTimeoutError"),
     )
     assert broken(first, silenced, called, 3.0, sent, 0.9, failed) == []
     assert broken(first, silenced, called, 3.0, sent, 1.1, failed) == ["L14"]
-    again = commits(1, answer=False)[0]
+    again = commits(1, is_answered=False)[0]
     assert broken(first, silenced, called, 1.9, sent, 1.0, again, 0.1, failed) == ["L14"]
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from kafkagroup import TopicPartition
 from verification.sim.events import (
-    Answered,
     Committing,
     Delivered,
     Ended,
@@ -14,6 +13,7 @@ from verification.sim.events import (
     Formed,
     Frozen,
     Opening,
+    Responded,
     Sent,
     Thawed,
     Worked,
@@ -28,11 +28,11 @@ STORY = [
         time=0.25, member="m1", api="OffsetCommit", connection=1, correlation=7,
         offsets={A: 1, B: 2},
     ),
-    Answered(
+    Responded(
         time=0.5, member="m1", api="SyncGroup", connection=1, correlation=8, error="NONE",
         assigned=(A, B),
     ),
-    Answered(time=0.5, member="m1", api="Fetch", connection=1, correlation=9, error="NONE"),
+    Responded(time=0.5, member="m1", api="Fetch", connection=1, correlation=9, error="NONE"),
     Formed(
         time=1.0, generation=3, protocol="range", assignment={"x": (A,), "y": ()},
         subscriptions={"x": ("t", "u"), "y": ()}, claims={"x": (B,)}, claimed_at={"x": 2},

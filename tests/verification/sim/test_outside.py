@@ -10,7 +10,7 @@ import pytest
 from kafkagroup.errors import ErrorCode
 
 from .codes import HEARTBEATS, LEGAL, LEGAL_OF_CONSUMERS, legal_codes
-from .events import Answered, Event, Forgotten, Misdirected, Sent
+from .events import Event, Forgotten, Misdirected, Responded, Sent
 from .outside import ENABLED, OUTSIDE, OUTSIDE_FAULTS
 from .plan import PROTOCOLS, make_plan
 from .run import run
@@ -145,7 +145,7 @@ def test_a_run_without_other_faults_shows_each_lag_to_the_members() -> None:
     counts: dict[str, int] = {}
     less = 0
     for event in events:
-        if isinstance(event, Answered) and event.api == "Metadata":
+        if isinstance(event, Responded) and event.api == "Metadata":
             for topic, count in event.counts.items():
                 less += count < counts.get(topic, 0)
                 counts[topic] = max(count, counts.get(topic, 0))
@@ -169,7 +169,7 @@ def test_a_replica_refuses_the_clients_near_it() -> None:
         event.refused
         for _, events in _events("refusing_replica", "replica_refuses")
         for event in events
-        if isinstance(event, Answered) and event.api == "Fetch" and event.refused
+        if isinstance(event, Responded) and event.api == "Fetch" and event.refused
     )
     assert next(found)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import attrs
 
 from .events import (
-    Answered,
     Delivered,
     Ended,
     Event,
@@ -17,6 +16,7 @@ from .events import (
     LookedUp,
     Lost,
     OfMember,
+    Responded,
     Sent,
     Silenced,
     Thawed,
@@ -79,7 +79,7 @@ def test_a_login_fails_for_a_while() -> None:
         for action in plan.actions
         if (action.what, action.code) == ("login_fails", "refused")
         for event in during(action, events(plan))
-        if of_slot(event, action.member) and isinstance(event, Answered)
+        if of_slot(event, action.member) and isinstance(event, Responded)
         if event.api == "SaslAuthenticate" and event.error != "NONE"
     )
     assert next(refused).error == "SASL_AUTHENTICATION_FAILED"
@@ -102,11 +102,11 @@ def test_idle_connections_go_silent() -> None:
     silenced = next(event for event in found if isinstance(event, Silenced))
     later = found[found.index(silenced) :]
     assert not any(
-        isinstance(event, Answered)
+        isinstance(event, Responded)
         and (event.member, event.connection) == (silenced.member, silenced.connection)
         for event in later
     )
-    assert any(isinstance(e, Answered) and e.member == silenced.member for e in later)
+    assert any(isinstance(e, Responded) and e.member == silenced.member for e in later)
 
 
 def test_a_guest_ends_with_its_join() -> None:
@@ -119,14 +119,14 @@ def test_a_guest_ends_with_its_join() -> None:
 
 def test_a_member_that_leaves_is_refused() -> None:
     plan = next(plan for plan in plans("partings") if plan.parting == "NOT_COORDINATOR")
-    answers = [e for e in events(plan) if isinstance(e, Answered) and e.api == "LeaveGroup"]
-    assert "NOT_COORDINATOR" in {event.error for event in answers}
+    responses = [e for e in events(plan) if isinstance(e, Responded) and e.api == "LeaveGroup"]
+    assert "NOT_COORDINATOR" in {event.error for event in responses}
 
 
 def test_static_members_do_not_learn_that_they_have_joined() -> None:
     plan = next(plans("lost_joins", "consumer"))
     found = events(plan)
-    answered = {(e.connection, e.correlation) for e in found if isinstance(e, Answered)}
+    answered = {(e.connection, e.correlation) for e in found if isinstance(e, Responded)}
     joins = [
         event
         for event in found

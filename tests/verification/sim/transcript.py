@@ -9,7 +9,6 @@ import attrs
 from kafkagroup import TopicPartition
 
 from .events import (
-    Answered,
     Appended,
     Assigned,
     Committed,
@@ -20,6 +19,7 @@ from .events import (
     Formed,
     OfMember,
     Processed,
+    Responded,
     Sent,
     Stored,
     Worked,
@@ -65,11 +65,11 @@ def _is_listed(event: Event, wire: bool) -> bool:
             return False
         case Sent(api=api) if api == _BEATS:
             return wire and (event.generation <= 0 or event.owned is not None)
-        case Answered(api=api, error="NONE") if api == _BEATS:
+        case Responded(api=api, error="NONE") if api == _BEATS:
             return wire and event.assigned is not None
         case Sent(api=api):
             return wire and api not in _QUIET
-        case Answered(api=api, error=error):
+        case Responded(api=api, error=error):
             return wire and (api not in _QUIET or error != "NONE")
     return True
 
@@ -92,7 +92,7 @@ def _text(event: Event) -> str:
             return f"*** {text}"
         case Sent():
             return " ".join(["->", event.api, f"#{event.connection}", *_details(event)])
-        case Answered():
+        case Responded():
             return " ".join(
                 ["<-", event.api, f"#{event.connection}", event.error, *_details(event)]
             )
@@ -112,14 +112,14 @@ def _text(event: Event) -> str:
     return " ".join([type(event).__name__.lower(), *shown])
 
 
-def _details(event: Sent | Answered) -> Iterator[str]:
+def _details(event: Sent | Responded) -> Iterator[str]:
     if event.generation >= 0 or event.api == _BEATS:
         yield f"generation={event.generation}"
     if event.offsets:
         yield _value(event.offsets)
     if isinstance(event, Sent) and (event.owned or (event.api == _BEATS and event.owned == ())):
         yield f"owned={_partitions(event.owned)}"
-    if isinstance(event, Answered) and event.assigned is not None:
+    if isinstance(event, Responded) and event.assigned is not None:
         yield f"assigned={_partitions(event.assigned)}"
 
 

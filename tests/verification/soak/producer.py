@@ -62,12 +62,12 @@ class Producer:
 
     async def _ask_id(self) -> bool:
         try:
-            answer = await self._cluster.request_any(InitProducerIdRequest())
+            response = await self._cluster.request_any(InitProducerIdRequest())
         except NoBrokersAvailableError as error:
             logger.info("no producer id: %s", error)
             return False
-        self._id, self._epoch = answer.producer_id, answer.producer_epoch
-        return _succeeded(answer.error_code)
+        self._id, self._epoch = response.producer_id, response.producer_epoch
+        return _succeeded(response.error_code)
 
     async def append(self, partition: int, values: Sequence[bytes]) -> None:
         """Append records to a partition; return once the in-sync replicas have them."""
@@ -89,9 +89,9 @@ class Producer:
             leader = self._cluster.metadata.leader(tp)
             node = None if leader is None else self._cluster.metadata.nodes.get(leader.leader)
             if node is not None:
-                answer = await self._cluster.broker(node).produce_messages({tp: batch})
-                assert answer is not None
-                if _succeeded(answer.responses[0].partition_responses[0].error_code):
+                response = await self._cluster.broker(node).produce_messages({tp: batch})
+                assert response is not None
+                if _succeeded(response.responses[0].partition_responses[0].error_code):
                     return True
         except TransportError as error:
             # Whether the broker has the batch is not known. It is asked with the same number.

@@ -43,7 +43,7 @@ SESSION = 6.0
 _REBALANCE = 30.0
 _HEARTBEAT = 1.0
 _REQUEST = 10.0
-"""Seconds until a request without an answer fails: connections do not live for long."""
+"""Seconds until a request without a response fails: connections do not live for long."""
 
 _MOST = 1_000
 """Records of a batch: what a member that is killed may have appended and not committed."""

@@ -209,9 +209,9 @@ class TestProxy:
         policy = FaultPolicy(life=(60.0, 60.0), fragmented=1.0, stalled=0.0, silenced=0.0)
         with Proxy(2, seed=1, policy=policy) as proxy:
             proxy.set_targets([f"{HOST}:1", echo])
-            with self.connect(proxy, 1) as connection, connection.makefile("rb") as answers:
+            with self.connect(proxy, 1) as connection, connection.makefile("rb") as responses:
                 connection.sendall(MESSAGE)
-                assert answers.read(len(MESSAGE)) == MESSAGE
+                assert responses.read(len(MESSAGE)) == MESSAGE
             with self.connect(proxy, 0) as connection:
                 assert connection.recv(1) == b""
         assert proxy.addresses == ",".join(f"{HOST}:{port}" for port in proxy.ports)

@@ -88,8 +88,8 @@ async def prepare(bootstrap: str, topic: str, partitions: int, records: int) -> 
 async def _leaders(broker: Broker, topic: str, partitions: int) -> dict[int, int]:
     """Return partition -> node id, once every partition of the topic has a leader."""
     while True:
-        (answer,) = (await broker.request_metadata([topic])).topics
-        leaders = {p.partition_index: p.leader_id for p in answer.partitions if p.leader_id >= 0}
+        (response,) = (await broker.request_metadata([topic])).topics
+        leaders = {p.partition_index: p.leader_id for p in response.partitions if p.leader_id >= 0}
         if len(leaders) == partitions:
             return leaders
         await anyio.sleep(_PAUSE)
@@ -97,9 +97,9 @@ async def _leaders(broker: Broker, topic: str, partitions: int) -> dict[int, int
 
 async def _produce(broker: Broker, tp: TopicPartition, batch: bytes) -> None:
     while True:
-        answer = await broker.produce_messages({tp: batch})
-        assert answer is not None
-        code = answer.responses[0].partition_responses[0].error_code
+        response = await broker.produce_messages({tp: batch})
+        assert response is not None
+        code = response.responses[0].partition_responses[0].error_code
         if code == 0:
             return
         # The leader of a topic just made does not know that it is one yet.
@@ -112,8 +112,8 @@ async def coordinator(bootstrap: str, group: str, but: int | None = None) -> int
     """Return the node id of the group's coordinator; wait until there is one other than `but`."""
     async with any_broker(bootstrap) as broker:
         while True:
-            answer = await broker.request(FindCoordinatorRequest(coordinator_keys=(group,)))
-            (found,) = answer.coordinators
+            response = await broker.request(FindCoordinatorRequest(coordinator_keys=(group,)))
+            (found,) = response.coordinators
             if found.error_code == 0 and found.node_id != but:
                 return found.node_id
             await anyio.sleep(_PAUSE)
@@ -122,8 +122,8 @@ async def coordinator(bootstrap: str, group: str, but: int | None = None) -> int
 async def committed(bootstrap: str, group: str) -> dict[int, int]:
     """Return partition -> the offset that the group has committed."""
     async with any_broker(bootstrap) as broker:
-        answer = await broker.request(FindCoordinatorRequest(coordinator_keys=(group,)))
-        (found,) = answer.coordinators
+        response = await broker.request(FindCoordinatorRequest(coordinator_keys=(group,)))
+        (found,) = response.coordinators
         async with Broker.open(found.host, found.port) as its_coordinator:
             offsets = await its_coordinator.fetch_consumer_group_offsets(group)
     (answered,) = offsets.groups
@@ -142,8 +142,8 @@ async def ends(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
             led = [TopicPartition(topic, p) for p, at in leaders.items() if at == node.node_id]
             if led:
                 leader = await stack.enter_async_context(Broker.open(node.host, node.port))
-                answer = await leader.request_offset_limits(dict.fromkeys(led, -1))
-                found |= {p.partition_index: p.offset for p in answer.topics[0].partitions}
+                response = await leader.request_offset_limits(dict.fromkeys(led, -1))
+                found |= {p.partition_index: p.offset for p in response.topics[0].partitions}
     return found
 
 

@@ -12,7 +12,7 @@ import attrs
 
 from kafkagroup import TopicPartition
 
-from ..events import Answered, Assigned, Closing, Ended, Event, Lost, Partitions, Sent
+from ..events import Assigned, Closing, Ended, Event, Lost, Partitions, Responded, Sent
 from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder, longest_wait
 
 _SLACK = 0.5
@@ -61,7 +61,7 @@ class Epochs:
         self._states: dict[MemberRun, MemberState] = {}
         self.handlers: Handlers = {
             Sent: self._sent,
-            Answered: self._answered,
+            Responded: self._answered,
             Assigned: self._assigned,
             Lost: self._lost,
             Closing: self._closing,
@@ -141,7 +141,7 @@ class Epochs:
 
     # ------------------------------------------------------------ responses
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         if event.api != CONSUMER_HEARTBEAT:
             return
         request = self._recorder.request(event)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 import attrs
 
 from ..events import (
-    Answered,
     Closing,
     Ended,
     Event,
@@ -19,6 +18,7 @@ from ..events import (
     Misassigning,
     Opening,
     Raised,
+    Responded,
     Sent,
     Subscribing,
     Thawed,
@@ -140,7 +140,7 @@ class _Facts:
             Formed: self._formed,
             Subscribing: self._subscribing,
             Sent: self._sent,
-            Answered: self._answered,
+            Responded: self._answered,
         }
 
     def _opening(self, number: int, event: Opening) -> None:
@@ -191,7 +191,7 @@ class _Facts:
         elif event.api == CONSUMER_HEARTBEAT and event.generation >= 0:
             run.is_joining = event.generation == 0
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         run = self._recorder.run_of(event.member)
         if event.api != "Fetch" and event.error not in _EXPECTED_ERRORS:
             run.troubled_by = number
@@ -216,7 +216,7 @@ class _Facts:
 
 def _acknowledge(run: MemberRun, request: Sent) -> None:
     """Note a heartbeat of KIP-848 that the coordinator has answered. If it reports the revocation
-    for which the coordinator waited, another that the answer demands began after the acknowledged
+    for which the coordinator waited, another that the response demands began after the acknowledged
     heartbeat before."""
     owned, target = request.owned, run.target
     reports_it = owned is not None and target is not None and target.issuperset(owned)
@@ -225,7 +225,7 @@ def _acknowledge(run: MemberRun, request: Sent) -> None:
     run.acknowledged_at = request.issued_at
 
 
-def _extend_lease(run: MemberRun, event: Answered, request: Sent) -> None:
+def _extend_lease(run: MemberRun, event: Responded, request: Sent) -> None:
     """Extend the lease of the member's ownership after an acknowledged heartbeat.
 
     The coordinator may answer JoinGroup and SyncGroup without beginning a session, so these only
@@ -269,9 +269,9 @@ class _Cleanup:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.handlers = {Answered: self._answered, Killed: self._ended, Ended: self._ended}
+        self.handlers = {Responded: self._answered, Killed: self._ended, Ended: self._ended}
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         in_flight = self._recorder.run_of(event.member).in_flight
         in_flight.pop((event.connection, event.correlation), None)
 

@@ -14,7 +14,6 @@ import attrs
 from kafkagroup import TopicPartition
 
 from ..events import (
-    Answered,
     Assigned,
     Away,
     Closing,
@@ -28,6 +27,7 @@ from ..events import (
     Polling,
     Processed,
     Raised,
+    Responded,
     Sent,
     Sought,
     Truncated,
@@ -70,7 +70,7 @@ class Gaps:
         self._lengths: list[float] = []
         self.handlers: Handlers = {
             Sent: self._sent,
-            Answered: self._answered,
+            Responded: self._answered,
             Assigned: self._assigned,
             Lost: self._lost,
             Paused: self._paused,
@@ -105,7 +105,7 @@ class Gaps:
         if event.api == "JoinGroup" and run.held and run.opening.cooperative:
             window.rejoining = window.rejoining or (event.time, number)
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         run, window = self._of(event.member)
         if event.api == "Fetch":
             issued = self._issued(event)
@@ -122,7 +122,7 @@ class Gaps:
             changes = bool(run.held) and run.target != run.held.keys()
             window.rejoining = (window.rejoining or (event.time, number)) if changes else None
 
-    def _issued(self, event: Answered) -> float:
+    def _issued(self, event: Responded) -> float:
         """Return after how many events the member issued the request of a response."""
         asked = self._recorder.request(event)
         if asked is None:

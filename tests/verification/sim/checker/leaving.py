@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 
 from ..events import (
-    Answered,
     Ended,
     HeldOff,
     Missed,
+    Responded,
     Sent,
     StillCounted,
 )
@@ -52,7 +52,7 @@ class _Membership:
     joins: set[tuple[int, int]] = attrs.field(factory=set)
     """Connection and correlation id of its unanswered joins."""
     missed_by: int = -1
-    """The answer with an id for which it did not wait."""
+    """The response with an id for which it did not wait."""
     ended_at: float = 0.0
     held_off_by: int = -1
     """The last refusal of a static member because of its own join; -1 if it has released that
@@ -67,7 +67,7 @@ class Leaving:
         self._memberships: dict[MemberRun, _Membership] = {}
         self.handlers: Handlers = {
             Sent: self._sent,
-            Answered: self._answered,
+            Responded: self._answered,
             Missed: self._missed,
             HeldOff: self._held_off,
             Ended: self._ended,
@@ -90,7 +90,7 @@ class Leaving:
         elif is_leave(event):
             membership.held_off_by = -1
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         _, membership = self._of(event.member)
         if event.api == "FindCoordinator" and event.error not in _PASSES:
             membership.is_refused = True

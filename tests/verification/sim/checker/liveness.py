@@ -16,7 +16,6 @@ from kafkagroup import TopicPartition
 
 from ..events import (
     Absent,
-    Answered,
     Assigned,
     Away,
     Cancelled,
@@ -35,6 +34,7 @@ from ..events import (
     Processed,
     Raised,
     Rejoining,
+    Responded,
     Revoked,
     Revoking,
     Sent,
@@ -120,7 +120,7 @@ class Deadlines:
     refused_at: float = -math.inf
     """When a broker last refused its login."""
     failure: str = ""
-    """The error of the group's last answer, if it has not tried to return since; "" without one."""
+    """The error of the group's last response, if it has not tried to return since; else ""."""
     return_due_at: float = 0.0
     """From when it must try to return. After a failure: when the application first polled, as a
     client may have to report an error that ends the membership; infinity before that, and once a
@@ -152,7 +152,7 @@ class Liveness:
         self.takeover = 0.0
         self.handlers: Handlers = {
             Sent: self._sent,
-            Answered: self._answered,
+            Responded: self._answered,
             Assigned: self._assigned,
             Revoking: self._revoking,
             Revoked: self._revoked,
@@ -319,7 +319,7 @@ class Liveness:
             # The second round begins with the commit of a revocation of its own.
             deadlines.rejoin_due, deadlines.has_requested_rejoin = (event.time, number), True
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         run = self._recorder.run_of(event.member)
         deadlines = self._of(run)
         if event.api == "FindCoordinator":
@@ -353,7 +353,7 @@ class Liveness:
             deadlines.must_rejoin_since, deadlines.must_rejoin_by = event.time, number
 
     def _on_target(
-        self, number: int, event: Answered, run: MemberRun, deadlines: Deadlines
+        self, number: int, event: Responded, run: MemberRun, deadlines: Deadlines
     ) -> None:
         """KIP-848: the member must revoke the partitions that are no longer assigned to it."""
         if event.assigned is None:
@@ -541,7 +541,7 @@ def _may_stay_forgotten(log: Log, now: float) -> bool:
     owner has committed nothing itself, or only when its application asked it to, or has got the
     acknowledgement later, or has released the partition before, or is dead, or has lost it, and
     must not commit. A later owner reads it again, unless it closes, too. Whether a commit that is
-    sent while it closes gets an answer in time does not depend on the member."""
+    sent while it closes gets a response in time does not depend on the member."""
     owner = log.current
     if log.forgotten_by < 0:
         return False

@@ -7,7 +7,7 @@ from collections import deque
 
 import attrs
 
-from ..events import Answered, Assigned, LoggingIn, Raised
+from ..events import Assigned, LoggingIn, Raised, Responded
 from .recorder import Handlers, MemberRun, Recorder
 
 _ERRORS = ("AuthenticationError", "TlsError")
@@ -48,7 +48,7 @@ class Logins:
         self.handlers: Handlers = {
             Assigned: self._assigned,
             LoggingIn: self._logging_in,
-            Answered: self._answered,
+            Responded: self._answered,
             Raised: self._raised,
         }
 
@@ -70,7 +70,7 @@ class Logins:
             self._recorder.report("L6", event, text, logins.recent[0][1], number)
             logins.recent.clear()
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         if event.api in _LOGINS and event.error != "NONE":
             self._of(event.member)[1].refused = number, event.time
 

@@ -17,13 +17,13 @@ from kafkagroup.assign import GroupSpec, MemberSpec
 from kafkagroup.assign.check import RULES, VALID, violations
 
 from ..events import (
-    Answered,
     Assigned,
     Computing,
     Delivered,
     Formed,
     Lost,
     Partitions,
+    Responded,
     Sent,
 )
 from .epochs import ENDS_MEMBERSHIP
@@ -108,7 +108,7 @@ class Membership:
         self._states: dict[MemberRun, MemberState] = {}
         self.handlers: Handlers = {
             Sent: self._sent,
-            Answered: self._answered,
+            Responded: self._answered,
             Assigned: self._assigned,
             Lost: self._lost,
             Delivered: self._delivered,
@@ -173,7 +173,7 @@ class Membership:
 
     # ------------------------------------------------------------ responses
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         if event.api not in MEMBERSHIP and event.error in _PASSING:
             return
         request = self._recorder.request(event)
@@ -196,7 +196,7 @@ class Membership:
         elif event.error in _ENDING:
             self._failed(number, event, run, state, sent)
 
-    def _succeeded(self, number: int, event: Answered, run: MemberRun, state: MemberState) -> None:
+    def _succeeded(self, number: int, event: Responded, run: MemberRun, state: MemberState) -> None:
         if event.api == "JoinGroup":
             if run.opening.instance is not None and event.generation > state.generation + 1:
                 state.excused_by = number  # KIP-345: it may have missed a generation
@@ -209,7 +209,7 @@ class Membership:
             state.assigned, state.assigned_by = event.assigned, number
 
     def _failed(
-        self, number: int, event: Answered, run: MemberRun, state: MemberState, sent: Sent
+        self, number: int, event: Responded, run: MemberRun, state: MemberState, sent: Sent
     ) -> None:
         state.excused_by = number
         run.membership_end = (number, event.time, sent.member_id, state.generation)
@@ -220,7 +220,7 @@ class Membership:
             state.fenced = state.fenced or (number, event.time)
 
     def _heartbeat_answered(
-        self, number: int, event: Answered, run: MemberRun, state: MemberState, sent: Sent
+        self, number: int, event: Responded, run: MemberRun, state: MemberState, sent: Sent
     ) -> None:
         if event.error == "NONE":
             if sent.generation == 0:
@@ -233,7 +233,7 @@ class Membership:
             if event.error in ENDS_MEMBERSHIP and sent.generation > 0:
                 run.membership_end = (number, event.time, sent.member_id, sent.generation)
 
-    def _is_stale(self, by: int, event: Answered, sent: Sent, state: MemberState) -> bool:
+    def _is_stale(self, by: int, event: Responded, sent: Sent, state: MemberState) -> bool:
         if sent.api == "JoinGroup":
             return by != state.joined_by
         if sent.api == "SyncGroup":

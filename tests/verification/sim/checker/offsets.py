@@ -25,7 +25,6 @@ from collections import OrderedDict
 from kafkagroup import TopicPartition
 
 from ..events import (
-    Answered,
     Appended,
     Assigned,
     Committed,
@@ -38,6 +37,7 @@ from ..events import (
     Finished,
     Forgotten,
     Processed,
+    Responded,
     Revoked,
     Sent,
     Sought,
@@ -97,7 +97,7 @@ class Offsets:
             Sought: self._sought,
             Revoked: self._revoked,
             Sent: self._sent,
-            Answered: self._answered,
+            Responded: self._answered,
             Stored: self._stored,
             Ended: self._on_release,
             Finished: self._finished,
@@ -414,7 +414,7 @@ class Offsets:
 
     # ------------------------------------------------------------ commits: results
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         if event.api not in ("OffsetCommit", "OffsetFetch", "Fetch"):
             return
         request = self._recorder.request(event)
@@ -446,7 +446,7 @@ class Offsets:
                         period.minimum_commit = max(period.minimum_commit, offset)
 
     def _out_of_range(
-        self, number: int, event: Answered, sent: Sent, period: OwnershipPeriod
+        self, number: int, event: Responded, sent: Sent, period: OwnershipPeriod
     ) -> None:
         """The position moves if the log does not contain it; S23: otherwise it stays, whatever one
         answer says."""
@@ -461,7 +461,7 @@ class Offsets:
             _move(period, log, None, number, event.time)
 
     def _acknowledged(
-        self, number: int, event: Answered, run: MemberRun, by: int, sent: Sent
+        self, number: int, event: Responded, run: MemberRun, by: int, sent: Sent
     ) -> None:
         for tp, offset in sent.offsets.items():
             period = run.periods.get(tp)
@@ -565,8 +565,9 @@ class Offsets:
 
     def _check_forgotten(self, number: int, event: Revoked, period: OwnershipPeriod) -> None:
         """L10: a member with auto-commit sends what the broker has acknowledged to it once more,
-        unless the broker forgot that only during the revocation, or before the answer came. Whether
-        the broker has answered a commit that was sent since does not depend on the member."""
+        unless the broker forgot that only during the revocation, or before the response came.
+        Whether the broker has answered a commit that was sent since does not depend on the
+        member."""
         log, run, revoking_by = self._recorder.log(period.tp), period.run, period.revoking_by or 0
         if (
             run.opening.auto_commit

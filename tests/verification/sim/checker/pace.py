@@ -7,7 +7,7 @@ from collections import deque
 
 import attrs
 
-from ..events import Answered, Sent, Throttled
+from ..events import Responded, Sent, Throttled
 from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder, is_leave
 
 _RATE = 20
@@ -82,7 +82,7 @@ class Pace:
         self.handlers: Handlers = {
             Sent: self._sent,
             Throttled: self._throttled,
-            Answered: self._answered,
+            Responded: self._answered,
         }
 
     def _of(self, name: str) -> tuple[MemberRun, _Requests]:
@@ -155,7 +155,7 @@ class Pace:
             requests.throttled[broker] = (event.time, until, number)
             run.throttled_until[broker] = until
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         run, requests = self._of(event.member)
         if event.error == "NONE":
             requests.refused.pop(event.api, None)
@@ -172,7 +172,7 @@ class Pace:
     def _count(
         self,
         number: int,
-        event: Sent | Answered,
+        event: Sent | Responded,
         run: MemberRun,
         times: deque[tuple[float, int]],
         how: str,

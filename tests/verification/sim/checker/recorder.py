@@ -18,7 +18,7 @@ import attrs
 
 from kafkagroup import TopicPartition
 
-from ..events import Answered, Delivered, Event, OfMember, Opening, Sent
+from ..events import Delivered, Event, OfMember, Opening, Responded, Sent
 
 Handlers = Mapping[type[Event], Callable[..., None]]
 """Event type -> the function that handles the event's number and the event."""
@@ -81,7 +81,7 @@ class OwnershipPeriod:
     is_position_unknown: bool = False
     """Whether the log no longer contains the position: the next delivery may be anywhere."""
     denied_by: int = -1
-    """The last answer by which a broker denied that the log contains the position, though it does.
+    """The last response by which a broker denied that the log has the position, though it does.
     """
     truncations: set[int] = attrs.field(factory=set)
     """The offsets at which the log was truncated, each until a record of the current log at or
@@ -423,9 +423,11 @@ class Recorder:
             log = self.logs[tp] = Log()
         return log
 
-    def request(self, answer: Answered) -> tuple[int, Sent] | None:
+    def request(self, response: Responded) -> tuple[int, Sent] | None:
         """Return the request of a response, and its number; None if there is none."""
-        return self.run_of(answer.member).in_flight.get((answer.connection, answer.correlation))
+        return self.run_of(response.member).in_flight.get(
+            (response.connection, response.correlation)
+        )
 
     def report(self, invariant: str, event: Event, text: str, *events: int) -> None:
         """Report a violation, at the time of `event`."""

@@ -15,7 +15,6 @@ from kafkagroup import TopicPartition
 
 from ..events import (
     Absent,
-    Answered,
     Away,
     Closing,
     Committed,
@@ -28,6 +27,7 @@ from ..events import (
     Polling,
     Processed,
     Raised,
+    Responded,
     Revoked,
     Sent,
     Sought,
@@ -56,7 +56,7 @@ class _Refusals:
     """The refusals of one member."""
 
     due: dict[tuple[TopicPartition, str], tuple[int, float, int]] = attrs.field(factory=dict)
-    """Partition and error -> the first answer with it that was not raised, when the application
+    """Partition and error -> the first response with it that was not raised, when the application
     could first hear of it, and the node."""
     refused: dict[str, str] = attrs.field(factory=dict)
     """Error -> the kind of the last request that got it."""
@@ -101,7 +101,7 @@ class Refused:
         self._recorder = recorder
         self._refusals: dict[MemberRun, _Refusals] = {}
         self.handlers: Handlers = {
-            Answered: self._answered,
+            Responded: self._answered,
             Raised: self._raised,
             Paused: self._paused,
             Sought: self._sought,
@@ -125,7 +125,7 @@ class Refused:
             refusals = self._refusals[run] = _Refusals()
         return run, refusals
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         if event.error == "NONE" and not event.refused:
             return
         run, refusals = self._of(event.member)

@@ -15,7 +15,6 @@ import attrs
 from kafkagroup import TopicPartition
 
 from ..events import (
-    Answered,
     Assigned,
     Closing,
     Delivered,
@@ -23,6 +22,7 @@ from ..events import (
     Lost,
     Processed,
     Rejoining,
+    Responded,
     Revoked,
     Revoking,
     Sent,
@@ -67,7 +67,7 @@ class Revocations:
             Delivered: self._delivered,
             Processed: self._processed,
             Sought: self._sought,
-            Answered: self._answered,
+            Responded: self._answered,
             Sent: self._sent,
             Rejoining: self._rejoining,
             Assigned: self._assigned,
@@ -97,7 +97,7 @@ class Revocations:
 
     # ------------------------------------------------------------ partitions to revoke
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         run, member = self._of(event.member)
         if event.api == "SyncGroup" and event.error == "NONE" and member.rejoins_since:
             member.rejoins_since = (number, event.time)  # not before it was assigned something
@@ -127,7 +127,7 @@ class Revocations:
         self,
         kept: set[TopicPartition],
         number: int,
-        event: Answered,
+        event: Responded,
         run: MemberRun,
         member: _Member,
     ) -> None:
@@ -138,7 +138,7 @@ class Revocations:
     def _expect(
         self,
         number: int,
-        event: Answered,
+        event: Responded,
         run: MemberRun,
         member: _Member,
         going: set[TopicPartition],

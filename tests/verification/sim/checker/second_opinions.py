@@ -1,8 +1,8 @@
-"""What one answer of one broker must not do: S22 and S23.
+"""What one response of one broker must not do: S22 and S23.
 
-The events show every metadata answer. A count that is smaller than the known one, or a topic that
-is absent or in error, is believed when the next answer repeats it: then the known count falls here,
-too. The simulation lets a client get at most one wrong answer in a row.
+The events show every metadata response. A count that is smaller than the known one, or a topic
+that is absent or in error, is believed when the next response repeats it: then the known count
+falls here, too. The simulation lets a client get at most one wrong response in a row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Mapping
 import attrs
 
 from ..events import (
-    Answered,
     Away,
     Computing,
     Deleted,
@@ -22,13 +21,14 @@ from ..events import (
     Polling,
     Raised,
     Rejoining,
+    Responded,
     Revoking,
     Subscribing,
 )
 from .recorder import Handlers, MemberRun, Recorder
 
 _AT_ONCE = 0.05
-"""Seconds within which a client acts on an answer."""
+"""Seconds within which a client acts on a response."""
 
 _DENIES = "OffsetOutOfRangeError"
 
@@ -38,14 +38,14 @@ class _Known:
     """What a member knows of the topics."""
 
     counts: dict[str, int] = attrs.field(factory=dict)
-    """Topic -> its partition count, as confirmed by the answers of brokers."""
+    """Topic -> its partition count, as confirmed by the responses of brokers."""
     doubted: set[str] = attrs.field(factory=set)
-    """The topics of which the last answer reported less."""
+    """The topics of which the last response reported less."""
     doubted_by: int = -1
     doubted_at: float = 0.0
-    """When an answer first reported less of some topic."""
+    """When a response first reported less of some topic."""
     changed_at: float = -math.inf
-    """When an answer last reported more of some topic, which counts at once, or less of it for the
+    """When a response last reported more of some topic, which counts at once, or less of it for the
     second time."""
     away_by: int = -1
     """The last event by which the application itself may rejoin."""
@@ -73,7 +73,7 @@ class SecondOpinions:
         self._deleted_by: dict[str, int] = {}
         """Topic -> the event that deleted it last."""
         self.handlers: Handlers = {
-            Answered: self._answered,
+            Responded: self._answered,
             Deleted: self._deleted,
             Subscribing: self._subscribing,
             Away: self._away,
@@ -95,7 +95,7 @@ class SecondOpinions:
 
     # ------------------------------------------------------------ what is known
 
-    def _answered(self, number: int, event: Answered) -> None:
+    def _answered(self, number: int, event: Responded) -> None:
         if not event.counts:
             return
         _, known = self._of(event.member)

@@ -62,16 +62,16 @@ _UNORDERED = {
 by, where they have it."""
 
 
-def response_lines(answer: Any, version: int, names: Names) -> list[str]:
+def response_lines(response: Any, version: int, names: Names) -> list[str]:
     """Return one line for the response itself, and one, indented, for each element of its lists."""
-    return list(_lines(answer, version, names, ""))
+    return list(_lines(response, version, names, ""))
 
 
 def _lines(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
     scalars: list[str] = []
     lists: list[tuple[str, Any]] = []
     if hasattr(part, "member_id"):
-        # Whom an answer is for is met before those that it names.
+        # Whom a response is for is met before those that it names.
         names.met(part.member_id)
     defaults = {a.name: a.default for a in attrs.fields(type(part))}
     for name, spec in fields_of(type(part)).items():
@@ -80,7 +80,7 @@ def _lines(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
         if is_left_out or not (version in spec.versions or version in spec.tagged):
             continue
         if name == "groups":
-            # A broker is shared: who else has a group on this node is no part of the answer.
+            # A broker is shared: who else has a group on this node is no part of the response.
             value = tuple(i for i in value if i.group_id.startswith(names.prefix) or not i.group_id)
         if name == "producer_id" and getattr(part, "transaction_state", None) == "":
             continue  # of a transactional id that is not described
