@@ -237,8 +237,9 @@ class Connection:
             return
         limit = self._limit(requests)
         if size > limit:
+            option = " (max_frame_bytes)" if limit == self._max_frame_bytes else ""
             raise LimitExceededError(
-                f"response of {size} bytes; the limit is {limit} (max_frame){self._hint()}"
+                f"response of {size} bytes; the limit is {limit}{option}{self._hint()}"
             )
 
     def _limit(self, requests: Collection[_Sent]) -> int:

@@ -91,7 +91,7 @@ async def test_the_error_names_the_reason_of_each_unreachable_address(network: A
             await cluster.refresh()
     assert str(caught.value) == (
         "no broker answered: a:9092: refused; b:9092: no connection within 3.0 s;"
-        " c:9092: response of 1213486160 bytes; the limit is 1048576 (max_frame)"
+        " c:9092: response of 1213486160 bytes; the limit is 1048576"
     )
 
 

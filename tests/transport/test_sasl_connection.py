@@ -247,7 +247,7 @@ async def test_responses_before_authentication_are_limited_in_size(
 
     network.handlers[HERE] = handler
     async with network:
-        with pytest.raises(LimitExceededError, match=f"{limit + 1} bytes; the limit is {limit} "):
+        with pytest.raises(LimitExceededError, match=f"{limit + 1} bytes; the limit is {limit}$"):
             async with Broker.open(*HERE, options=OPTIONS):
                 raise AssertionError
 

@@ -114,7 +114,7 @@ async def test_a_frame_length_of_two_gibibytes_closes_the_connection(listening: 
         await broker.request(BEAT, connection_id="other")
         with (
             memory(8 * MEBIBYTE),
-            pytest.raises(LimitExceededError, match=r"response of 2147483647 bytes.*max_frame"),
+            pytest.raises(LimitExceededError, match="response of 2147483647 bytes"),
         ):
             await broker.request(METADATA)
         assert (broker.connected, broker.is_connected("other")) == (False, True)

@@ -132,7 +132,8 @@ def _frame(name: str, does: Callable[[], Conversation], ends: str, **more: objec
 
 def claim(size: int, limit: int) -> str:
     """Return the client's error about that frame length."""
-    return f"LimitExceededError: response of {size} bytes; the limit is {limit} (max_frame)"
+    option = " (max_frame_bytes)" if limit == FRAME else ""
+    return f"LimitExceededError: response of {size} bytes; the limit is {limit}{option}"
 
 
 def _short(size: int) -> str:
