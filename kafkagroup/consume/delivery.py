@@ -565,7 +565,7 @@ class Delivery:
         batch = self._batch = owned.take_batch()
         self._on_room()  # the next fetch can be sent while these records are delivered
         # Control batches are transaction markers: skipped, together with their offsets.
-        is_skipped = batch.is_control or batch.hidden
+        is_skipped = batch.is_control or batch.is_hidden
         self._records = None if is_skipped else batch.records(owned.position, views=self._views)
         ready = self._records is None or self._records.prepare_at_once()
         self.heavy = None if ready else self._records

@@ -29,8 +29,10 @@ __all__ = ["ColumnBuilder", "arrow_batches", "columns", "columns_of", "schema"]
 Buffer = bytes | memoryview
 
 _NULL = -1
-_NOT_ASCII = 0x80  # and all bytes above
-"""The place of a null value; also the timestamp of a record that has none."""
+"""The start of a null value; also the timestamp of a record that has none."""
+
+_NOT_ASCII = 0x80
+"""The lowest byte that is not ASCII."""
 
 _MAX_COLUMN_BYTES = 0x7FFFFFFF
 """Maximum number of bytes in a column: Arrow's offsets have 32 bits."""
@@ -39,7 +41,7 @@ _ROW_BYTES = 28
 """The bytes of a row without its key, value and headers."""
 
 _ALL = 0x7FFFFFFFFFFFFFFF
-"""More records than a batch can have, and an offset that no record has."""
+"""In place of a limit, if there is none: a number of records or bytes, or an offset."""
 
 
 @lru_cache(maxsize=1_000)
@@ -98,7 +100,8 @@ def arrow_batches(
 
 
 def columns(records: RecordReader, count: int, topic: str, partition: int) -> pyarrow.RecordBatch:
-    """Return the next `count` records; another reader has skipped, and so checked, them before.
+    """Return the next `count` records of a reader, which must not be damaged: the caller has
+    skipped them with another reader before.
 
     Raises: LimitExceededError for more than the 2 GiB that a column can hold.
     """
@@ -110,7 +113,7 @@ def columns(records: RecordReader, count: int, topic: str, partition: int) -> py
 def columns_of(
     records: Sequence[Record[Any, Any]], topic: str, partition: int
 ) -> pyarrow.RecordBatch:
-    """Return records that are already decoded as columns.
+    """Return, as columns, records that are already decoded.
 
     Raises: ConfigurationError unless their keys and values are bytes.
     """
@@ -129,7 +132,7 @@ def columns_of(
     )
     made = schema(topic, partition)
     try:
-        arrays = [pa.array(*of) for of in zip(lists, made.types, strict=True)]
+        arrays = [pa.array(items, kind) for items, kind in zip(lists, made.types, strict=True)]
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         raise ConfigurationError(
             "Arrow has columns of bytes; leave out the deserializers"
@@ -188,14 +191,15 @@ class ColumnBuilder:
         self._header_keys = _BinaryColumn(0)
         self._header_values = _BinaryColumn(0)
         self._header_count = 0
-        """Of all records."""
+        """The number of headers of all records."""
         self._header_room = 0
-        """For how many headers there is memory."""
+        """The number of headers for which memory is allocated."""
         self._header_ends = bytearray(4)
         self._header_view = memoryview(self._header_ends).cast("i")
-        """How many headers the records up to each one have."""
+        """Arrow's offsets of the list of headers: item n + 1 is how many headers the records up to
+        number n have."""
         self._is_ascii = True
-        """Whether all keys of headers are."""
+        """Whether the keys of all headers are ASCII."""
         self._batches: list[tuple[RecordBatch, int]] = []
 
     @property
@@ -211,15 +215,15 @@ class ColumnBuilder:
     def append_batch(
         self, records: RecordReader, end_offset: int = _ALL, max_bytes: int = _ALL
     ) -> bool:
-        """Append the records of a batch that its reader has left, those below `end_offset`; none if
-        it is a control batch or hidden. Return whether they fit into `max_bytes` in all: if not,
-        none is appended, and the reader can be passed to another builder, which need not decompress
-        the batch again. Without records before them they fit.
+        """Append the unread records of a reader's batch whose offsets are below `end_offset`; none
+        of a control batch or a hidden batch. Return False, and append none, if all records of this
+        builder would take more than `max_bytes`: the reader can then be passed to another builder,
+        which need not decompress the batch again. The first batch of a builder always fits.
 
         Raises: as `append`.
         """
         batch = records._batch
-        if batch.is_control or batch.hidden or batch.base_offset >= end_offset:
+        if batch.is_control or batch.is_hidden or batch.base_offset >= end_offset:
             return True
         size = self._size + records.unread_size()
         before = self._count
@@ -233,8 +237,8 @@ class ColumnBuilder:
         return True
 
     def append(self, records: RecordReader, end_offset: int = _ALL, most: int = _ALL) -> int:
-        """Append the next records of a reader, those below `end_offset`, at most `most`. Return how
-        many there were.
+        """Append up to `most` next records of a reader, up to the first at or above `end_offset`.
+        Return how many were appended.
 
         Raises: as the reader, for a damaged record, after the records before it were appended;
         LimitExceededError for more than the 2 GiB that a column can hold.
@@ -262,17 +266,18 @@ class ColumnBuilder:
         return n - before
 
     def _put_headers(self, records: RecordReader) -> None:
-        """Append the headers of the reader's record, which it has checked."""
+        """Append the headers of the reader's current record, whose lengths the reader has
+        checked."""
         buf = records._buf
         records._pos = records._headers_at
-        count = records._long(buf, 32) >> 1
+        count = records._read_varint(buf, 32) >> 1
         n = self._header_count
         if n + count > self._header_room:
             self._header_room = max(n + count, 2 * self._header_room)
             self._header_keys.extend(n, self._header_room)
             self._header_values.extend(n, self._header_room)
         for _ in range(count):
-            length = records._long(buf, 32)
+            length = records._read_varint(buf, 32)
             start = records._pos
             end = start + (length >> 1)
             if self._is_ascii:
@@ -281,7 +286,7 @@ class ColumnBuilder:
                         self._is_ascii = False
             self._header_keys.put(n, buf, start, end)
             records._pos = end
-            length = records._long(buf, 32)
+            length = records._read_varint(buf, 32)
             start = _NULL if length & 1 else records._pos
             end = start + (length >> 1)
             self._header_values.put(n, buf, start, end)
@@ -324,8 +329,8 @@ class ColumnBuilder:
         )
         types = _types()
         arrays = [
-            pa.Array.from_buffers(kind, count, of)
-            for kind, of in zip(types[:4], buffers, strict=True)
+            pa.Array.from_buffers(kind, count, parts)
+            for kind, parts in zip(types[:4], buffers, strict=True)
         ]
         return pa.RecordBatch.from_arrays([*arrays, self._header_array(types[4])], schema=made)
 

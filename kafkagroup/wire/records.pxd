@@ -27,7 +27,7 @@ cdef class RecordBatch:
     cdef readonly int producer_epoch
     cdef readonly int base_sequence
     cdef readonly int count
-    cdef readonly bint hidden
+    cdef readonly bint is_hidden
     cdef readonly bint is_control
     cdef readonly object codec
     cdef readonly object timestamp_type
@@ -46,7 +46,7 @@ cdef class RecordBatch:
 cdef class RecordReader:
     cdef RecordBatch _batch
     cdef object _data
-    cdef object _trouble
+    cdef object _damage
     cdef list _ahead
     cdef Py_ssize_t _ahead_count
     cdef tuple _ahead_from
@@ -66,7 +66,7 @@ cdef class RecordReader:
     cdef long long _offset
     cdef long long _timestamp
     cdef long long _left
-    cdef long long _most
+    cdef long long _allowed
     cdef Py_ssize_t _pos
     cdef Py_ssize_t _end
     cdef Py_ssize_t _key_at
@@ -98,7 +98,7 @@ cdef class RecordReader:
     cpdef bint prepare(self) except -1
     cdef bint _inflate_small(self) except -1
     cdef void _inflate(self) except *
-    cdef void _take(self, found) except *
+    cdef void _set_data(self, found) except *
     @cython.locals(
         left="long long",
         previous="long long",
@@ -111,8 +111,8 @@ cdef class RecordReader:
     cpdef void stop_after(self, Py_ssize_t most) noexcept
     cdef void _open(self) except *
     cdef bint _step(self) except -1
-    cdef bint _ended(self) except -1
-    cdef void _end_reading(self) noexcept
+    cdef bint _check_end(self) except -1
+    cdef void _stop(self) noexcept
     @cython.locals(
         n="unsigned long long",
         byte="unsigned long long",
@@ -129,7 +129,7 @@ cdef class RecordReader:
         value_end=Py_ssize_t,
         headers_at=Py_ssize_t,
     )
-    cdef bint _find(
+    cdef bint _parse(
         self, const unsigned char[::1] buf, Py_ssize_t count, list made
     ) except -1
     @cython.locals(
@@ -143,11 +143,11 @@ cdef class RecordReader:
         pos=Py_ssize_t,
         end=Py_ssize_t,
     )
-    cdef unsigned long long _long(self, const unsigned char[::1] buf, int bits) except? 0
+    cdef unsigned long long _read_varint(self, const unsigned char[::1] buf, int bits) except? 0
     @cython.locals(
         record=Record, key_at=Py_ssize_t, value_at=Py_ssize_t, headers_at=Py_ssize_t
     )
-    cdef Record _make(self)
+    cdef Record _create(self)
     cdef object _part(self, Py_ssize_t start, Py_ssize_t end)
 
 

@@ -1,10 +1,10 @@
 """Read record batches of format v2, which `batch_format` describes. `message_sets` reads the older
 formats, and returns their records in the form of v2.
 
-The reader trusts nothing: it checks a batch's length, count and CRC-32C before it returns the
-batch, and each length inside before it is used. The loops are plain on purpose: this file is
-compiled, with the types in `records.pxd`, where a compiler is available, and must be fast where
-none is.
+`read_batches` and `RecordReader` trust no input: the length, count and CRC-32C of a batch are
+checked before it is returned, and each length inside before it is used. The loops are plain on
+purpose: this file is compiled, with the types in `records.pxd`, where a compiler is available, and
+must be fast where none is.
 """
 
 from __future__ import annotations
@@ -53,12 +53,14 @@ Buffer = bytes | memoryview
 
 _CONTROL_KEY = Struct(">hh")
 
-# Length, attributes, two deltas, two lengths and a header count, one byte each.
 _MIN_RECORD = 7
+"""Bytes of the smallest record: length, attributes, two deltas, two lengths and a header count."""
+
 _MAX_OFFSET = 2**63 - 1
 _MAX_INT64 = 0x7FFFFFFFFFFFFFFF
 _MIN_INT64 = -_MAX_INT64 - 1
-_NULL = -1  # the place of a key or value that is null, and of headers if there are none
+_NULL = -1
+"""The place of a key or value that is null, and of the headers if a record has none."""
 
 _CODECS = tuple(Codec)
 
@@ -73,28 +75,32 @@ _SMALL = {
     Codec.LZ4: (1024 * 1024, 1024 * 1024),
     Codec.SNAPPY: (1024 * 1024, 1024 * 1024),
 }
-"""Codec -> most bytes, compressed and decompressed, of a batch that takes a millisecond or two to
-decompress: ten times the cost of using a thread. The compressed size alone is not enough, because
-8 KB may decompress to gigabytes."""
+"""Codec -> the maximum number of bytes, compressed and decompressed, of a batch that takes a
+millisecond or two to decompress: ten times the cost of using a thread. The compressed size alone is
+not enough, because 8 KB may decompress to gigabytes."""
 
 _SMALL_MESSAGE_SET = 16 * 1024
-"""The same for a compressed message of formats 0 and 1, compressed and decompressed: reading what
-is inside takes longer than decompressing it."""
+"""The same, both compressed and decompressed, for a compressed message of formats 0 and 1: to
+convert the messages inside takes longer than to decompress them."""
 
 _SKIPPED_AT_ONCE = 2_000
-"""Most records below the position that are skipped without a thread: 2 ms, if not compiled."""
+"""The maximum number of records below the position that are skipped without a thread: 2 ms, if not
+compiled."""
 
 _SKIPPED_PER_SLICE = 200_000
-"""Most records that a thread skips in one call: compiled code blocks all other threads."""
+"""The maximum number of records that a thread skips in one call: compiled code blocks all other
+threads."""
 
 _MOST_AHEAD = 64
-"""Most records that are created ahead together: a tenth of a millisecond, if not compiled."""
+"""The maximum number of records that are created ahead together: a tenth of a millisecond, if not
+compiled."""
 
 _MOST_AHEAD_BYTES = 64 * 1024
-"""Most bytes of them, if the records of the batch are of about one size."""
+"""The same in bytes, estimated from the average size of the batch's records."""
 
 _MAX_CONTROL_BYTES = 1024
-"""Most decompressed bytes of a control batch: it has one small record, which the loop decodes."""
+"""The maximum number of decompressed bytes of a control batch: it has one small record, which is
+decoded in the event loop."""
 
 _NO_HEADERS: Headers = ()
 
@@ -109,8 +115,8 @@ class ControlType(IntEnum):
 class RecordBatch:
     """One batch of a partition: its decoded header, and its records as bytes.
 
-    It keeps the buffer alive that it was read from. Messages of formats 0 and 1 are batches, too:
-    several that are not compressed are one, and so is a compressed message.
+    It keeps the buffer alive that it was read from. In formats 0 and 1 a batch is either one
+    compressed message, or several messages that are not compressed.
     """
 
     __slots__ = (
@@ -122,8 +128,8 @@ class RecordBatch:
         "base_timestamp",
         "codec",
         "count",
-        "hidden",
         "is_control",
+        "is_hidden",
         "last_offset",
         "leader_epoch",
         "max_timestamp",
@@ -158,13 +164,14 @@ class RecordBatch:
     base_sequence: int
     count: int
     """How many records it has; 0 if compaction removed all of them. 1 for a compressed message of
-    formats 0 and 1, where it is unknown."""
+    formats 0 and 1, where the number is unknown."""
     codec: Codec
     """The codec that the records are compressed with."""
     is_control: bool
     """Whether its records are the broker's markers, which are not delivered."""
-    hidden: bool
-    """Whether its records are not delivered: under read_committed, those of aborted batches."""
+    is_hidden: bool
+    """Whether its records are not delivered: under read_committed, those of an aborted
+    transaction."""
     _attributes: int
     _max_batch_bytes: int
     _message_set: MessageSet | None
@@ -178,12 +185,12 @@ class RecordBatch:
         max_batch_bytes: int,
         message_set: MessageSet | None = None,
     ) -> None:
-        """Read the header of `raw`, one whole batch with magic 2; check it, but not the CRC. A
-        message set is checked already."""
+        """Read the header of `raw`, one whole batch with magic 2, and check it, but not the CRC.
+        With a `message_set`, which is checked already, take the fields from it."""
         self.raw = raw
         self.topic = topic
         self.partition = partition
-        self.hidden = False
+        self.is_hidden = False
         self._message_set = message_set
         if message_set is not None:
             self._describe(message_set, max_batch_bytes)
@@ -236,7 +243,7 @@ class RecordBatch:
 
     def hide(self) -> None:
         """Deliver none of its records: its transaction was aborted."""
-        self.hidden = True
+        self.is_hidden = True
 
     @property
     def size(self) -> int:
@@ -255,7 +262,7 @@ class RecordBatch:
         return bool(self._attributes & TRANSACTIONAL)
 
     def control_type(self) -> ControlType | None:
-        """Return the type of a control batch; None if it is another type or no control batch.
+        """Return the type of a control batch; None if the type is unknown, and for other batches.
 
         Raises: CorruptRecordError if the key of the marker is too short.
         """
@@ -283,8 +290,9 @@ class RecordBatch:
         return RecordReader(self, start_offset, views)
 
     def _inflate(self, most: int = _MAX_OFFSET) -> Buffer | Records:
-        """Return the decompressed records, at most `most` bytes; of an uncompressed batch a view,
-        if this file is compiled: only then are views fast. Of a message set, `Records`."""
+        """Return the decompressed records, at most `most` bytes; for a message set, as `Records`.
+        For an uncompressed batch this is a view if this file is compiled: only then are views
+        fast."""
         data = self.raw[HEADER_SIZE:]
         try:
             if self._message_set is not None:
@@ -313,26 +321,29 @@ class RecordBatch:
         )
 
     def _known_offset(self) -> int:
-        """Return the offset in the header: in a compressed message, the one of the last record."""
+        """Return the offset for errors: that in the header, which in a compressed message is the
+        one of the last record."""
         return self.base_offset if self._message_set is None else self.last_offset
 
 
 class RecordReader:
     """An iterator over the records of one batch, which creates them one at a time.
 
-    It parses the bytes once, and stores the places of the current record's parts; `next` creates
-    that record, `skip` creates nothing.
+    It parses the bytes once, and stores the places of the current record's parts. `next` creates
+    a `Record` of them, `skip` does not. `arrow.ColumnBuilder` reads the places directly.
     """
 
     __slots__ = (
         "_ahead",
         "_ahead_count",
         "_ahead_from",
+        "_allowed",
         "_base_offset",
         "_base_timestamp",
         "_batch",
         "_buf",
         "_create_time",
+        "_damage",
         "_data",
         "_end",
         "_gapless",
@@ -342,7 +353,6 @@ class RecordReader:
         "_leader_epoch",
         "_left",
         "_max_delta",
-        "_most",
         "_offset",
         "_partition",
         "_pos",
@@ -351,7 +361,6 @@ class RecordReader:
         "_timestamp",
         "_timestamp_type",
         "_topic",
-        "_trouble",
         "_value_at",
         "_value_end",
         "_views",
@@ -364,11 +373,13 @@ class RecordReader:
         """Uncompiled: the records that were created ahead and not returned yet, the next one
         last."""
         self._ahead_count = 0
-        """How many were created ahead together, with those that were returned since."""
+        """How many records were created ahead, including those that were returned since."""
         self._ahead_from = (0, -1, 0, -1)
-        """The state of this reader before they were created."""
-        self._trouble: DecodeError | None = None
+        """`_left`, `_previous`, `_pos` and `_offset` before they were created."""
+        self._damage: DecodeError | None = None
+        """Why the batch cannot be decompressed: the next read raises it."""
         self._views = views
+        """Whether keys and values are views of the batch."""
         self._start_offset = start_offset
         # By `self._batch`, not `batch`: only that is typed, so that its fields are read in C.
         self._topic = self._batch.topic
@@ -376,16 +387,23 @@ class RecordReader:
         self._leader_epoch = self._batch.leader_epoch
         self._base_offset = self._batch.base_offset
         self._max_delta = self._batch.last_offset - self._batch.base_offset
-        # Brokers count records when they assign offsets, whatever a record's delta is.
+        # If no offset is missing, the offsets are counted and the records' deltas are ignored, as
+        # brokers do when they assign offsets.
         self._gapless = self._batch.count == self._max_delta + 1
         self._timestamp_type = self._batch.timestamp_type
         self._create_time = self._timestamp_type is _CREATE_TIME
+        """Whether each record has its own timestamp; if not, all have `max_timestamp`."""
         self._base_timestamp = self._batch.base_timestamp
-        self._most = _MAX_INT64
+        self._allowed = _MAX_INT64
+        """How many more records may be returned (`stop_after`)."""
         self._left = self._batch.count if start_offset <= self._batch.last_offset else 0
+        """How many records of the batch were not parsed yet."""
         self._previous = -1
+        """The offset delta of the record that was parsed last."""
         self._pos = self._end = 0
+        """Where the next record begins, and where the data ends."""
         self._offset = -1
+        """The offset of the record that was parsed last."""
         self._timestamp = self._batch.max_timestamp
         self._key_at = self._key_end = self._value_at = self._value_end = self._headers_at = 0
 
@@ -409,37 +427,40 @@ class RecordReader:
         if not cython.compiled:
             ahead = self._ahead or self._create_ahead()
             return ahead.pop() if ahead else None
-        if not self._most:
+        if not self._allowed:
             return None
-        self._most -= 1
-        return self._make() if self._step() else None
+        self._allowed -= 1
+        return self._create() if self._step() else None
 
     def take(self, most: int) -> list[Record]:
         """Return up to `most` of the next records: fewer only at the end, and before damage, which
         the next call raises. Raises: as `RecordBatch.records`."""
         self._put_back()
-        most = min(most, self._most)
+        most = min(most, self._allowed)
         if not most or not self._step():
             return []
-        made = [self._make()]
+        made = [self._create()]
         left, previous, pos, offset = self._left, self._previous, self._pos, self._offset
         count = min(most - 1, left)
         try:
-            self._find(self._buf, count, made)
+            self._parse(self._buf, count, made)
         except (IndexError, DecodeError):
+            # The position is inside the damaged record: go back, and parse the records before it
+            # again, which are in `made`.
             self._previous, self._pos, self._offset = previous, pos, offset
             count = len(made) - 1
-            self._find(self._buf, count, None)
+            self._parse(self._buf, count, None)
         self._left = left - count
-        self._most -= len(made)
+        self._allowed -= len(made)
         return made
 
     def _create_ahead(self) -> list[Record]:
-        """Create the next records together, and return them as `_ahead`: uncompiled, each takes
-        a fifth less time so."""
+        """Create the next records together, and return them as `_ahead`. Used only if this file is
+        not compiled: a record then takes a fifth less time than one that is created alone."""
         if self._left and self._data is None:
             self._open()
         self._ahead_from = (self._left, self._previous, self._pos, self._offset)
+        # How many records of average size fit into the limit.
         fitting = _MOST_AHEAD_BYTES * self._left // max(self._end - self._pos, 1)
         ahead = self.take(max(min(fitting, _MOST_AHEAD), 1))
         ahead.reverse()
@@ -447,11 +468,12 @@ class RecordReader:
         return ahead
 
     def _put_back(self) -> None:
-        """Return to the place behind the last record that was returned."""
+        """Discard the records that were created ahead: go back to the end of the last record that
+        was returned."""
         if not self._ahead:
             return
         returned = self._ahead_count - len(self._ahead)
-        self._most += len(self._ahead)
+        self._allowed += len(self._ahead)
         self._ahead = None
         self._left, self._previous, self._pos, self._offset = self._ahead_from
         for _ in range(returned):
@@ -478,8 +500,8 @@ class RecordReader:
         return skipped
 
     def prepare_at_once(self) -> bool:
-        """Decompress the batch and skip to the start, if that takes only a millisecond or two;
-        return whether it is done. If not, `prepare` does the rest."""
+        """Decompress the batch and skip the records below the start offset, if that takes only a
+        millisecond or two; return whether both is done. If not, `prepare` does the rest."""
         if not self._left:
             return True
         if self._data is None and not self._inflate_small():
@@ -487,13 +509,15 @@ class RecordReader:
         return self._skip_to_start(_SKIPPED_AT_ONCE)
 
     def prepare(self) -> bool:
-        """Decompress the batch and skip to the start, one part at a time, in any thread; return
-        whether it is done. Reading the first record raises any damage."""
-        if self._data is None and self._trouble is None:
+        """Decompress the batch and skip records below the start offset, in any thread. A call skips
+        up to `_SKIPPED_PER_SLICE` records; return whether that were all. Damage is raised when the
+        first record is read."""
+        if self._data is None and self._damage is None:
             self._inflate()
         return self._skip_to_start(_SKIPPED_PER_SLICE)
 
     def _inflate_small(self) -> bool:
+        """Decompress the batch if it is small (`_SMALL`); return whether it was."""
         codec = self._batch.codec
         if codec is not _NO_CODEC:
             most_compressed, most = _SMALL[codec]
@@ -502,22 +526,23 @@ class RecordReader:
             if self._batch.size > most_compressed:
                 return False
             try:
-                self._take(self._batch._inflate(most))
+                self._set_data(self._batch._inflate(most))
             except LimitExceededError:
                 return False
             except DecodeError as error:
-                self._trouble = error
+                self._damage = error
             return True
         self._inflate()
         return True
 
     def _inflate(self) -> None:
         try:
-            self._take(self._batch._inflate())
+            self._set_data(self._batch._inflate())
         except DecodeError as error:
-            self._trouble = error
+            self._damage = error
 
-    def _take(self, found: Buffer | Records) -> None:
+    def _set_data(self, found: Buffer | Records) -> None:
+        """Begin to read `found`, as `RecordBatch._inflate` returns it."""
         if self._batch._message_set is None:
             data = cast(Buffer, found)
             self._batch._check_count(len(data))
@@ -531,8 +556,8 @@ class RecordReader:
         self._data = memoryview(data).toreadonly() if self._views else data
 
     def _skip_to_start(self, most: int) -> bool:
-        """Skip up to `most` records below the start; return whether there are no more. `next`
-        raises any damage."""
+        """Skip up to `most` records below the start offset; return whether there are no more of
+        them. Damage ends this, and is raised by `next`."""
         if self._data is None:
             return True
         for _ in range(most):
@@ -541,7 +566,7 @@ class RecordReader:
             left, previous, pos, offset = self._left, self._previous, self._pos, self._offset
             self._left -= 1
             try:
-                self._find(self._buf, 1, None)
+                self._parse(self._buf, 1, None)
                 if self._offset < self._start_offset:
                     continue
             except (IndexError, DecodeError):
@@ -558,7 +583,8 @@ class RecordReader:
         return self._end - self._pos
 
     def fork(self) -> RecordReader:
-        """Return another reader of the same records, at the same place."""
+        """Return another reader of the same batch, at the same place, which shares the decompressed
+        data."""
         self._put_back()
         if self._left and self._data is None:
             self._open()
@@ -568,62 +594,67 @@ class RecordReader:
             other._buf = self._buf
             other._base_offset, other._max_delta = self._base_offset, self._max_delta
             other._create_time, other._gapless = self._create_time, self._gapless
-        other._end, other._most = self._end, self._most
+        other._end, other._allowed = self._end, self._allowed
         other._left, other._previous = self._left, self._previous
         other._pos, other._offset = self._pos, self._offset
         return other
 
     def stop_after(self, most: int) -> None:
-        """End after `most` records, which another reader has skipped, and so checked, before."""
-        self._most = most
+        """End after `most` records. The caller has skipped them with another reader, so that they
+        are checked."""
+        self._allowed = most
 
     def _open(self) -> None:
-        if self._trouble is None:
+        """Decompress the batch. Raises: as `next`."""
+        if self._damage is None:
             self._inflate()
-        if self._trouble is not None:
+        if self._damage is not None:
             self._left = 0
-            raise self._trouble
+            raise self._damage
 
     def _step(self) -> bool:
-        """Find the next record at or above the start; return whether there is one."""
+        """Parse the next record at or above the start offset; return whether there is one."""
         if not self._left:
-            return self._ended()
+            return self._check_end()
         if self._data is None:
             self._open()
         try:
             while self._left:
                 self._left -= 1
-                self._find(self._buf, 1, None)
+                self._parse(self._buf, 1, None)
                 if self._offset >= self._start_offset:
                     return True
-            return self._ended()
+            return self._check_end()
         except IndexError:
-            self._end_reading()
+            self._stop()
             raise self._batch._corrupt("input ends inside a record") from None
         except CorruptRecordError:
             raise
         except DecodeError as error:
-            self._end_reading()
+            self._stop()
             raise self._batch._corrupt(str(error)) from None
 
-    def _ended(self) -> bool:
+    def _check_end(self) -> bool:
+        """Return False: there are no more records. Raises: CorruptRecordError if bytes follow the
+        last one."""
         extra = self._end - self._pos
         if extra:
-            self._end_reading()
+            self._stop()
             raise self._batch._corrupt(f"{extra} bytes behind the last record")
         return False
 
-    def _end_reading(self) -> None:
+    def _stop(self) -> None:
+        """End the reading after damage: later calls return no record."""
         self._left = 0
         self._pos = self._end
 
-    def _find(self, buf: Buffer, count: int, made: list[Record] | None) -> None:
+    def _parse(self, buf: Buffer, count: int, made: list[Record] | None) -> None:
         """Check each length in the next `count` records against the available bytes, and advance
         past them. Store the places of the last one's parts; append all of them to `made`, if given.
         After an error the position is inside the damaged record, and `made` has those before."""
         # A varint of one byte, or the usual two, is read in place: a call for each would double the
         # time if this file is not compiled. Lengths stay in zigzag form: even is >= 0, odd is
-        # negative. Null is -1, and brokers accept any other negative number for it, too.
+        # negative. The length of null is -1, and brokers accept any other negative length for it.
         pos = self._pos
         end = self._end
         previous = self._previous
@@ -644,7 +675,7 @@ class RecordReader:
                     pos += 1
                 else:
                     self._pos = pos - 1
-                    n = self._long(buf, 32)
+                    n = self._read_varint(buf, 32)
                     pos = self._pos
             record_end = pos + (n >> 1)
             if n & 1 or record_end > end:
@@ -661,7 +692,7 @@ class RecordReader:
                     pos += 1
                 else:
                     self._pos = pos - 1
-                    n = self._long(buf, 64)
+                    n = self._read_varint(buf, 64)
                     pos = self._pos
             if self._create_time:
                 delta = (n >> 1) ^ -(n & 1)
@@ -683,7 +714,7 @@ class RecordReader:
                     pos += 1
                 else:
                     self._pos = pos - 1
-                    n = self._long(buf, 32)
+                    n = self._read_varint(buf, 32)
                     pos = self._pos
             delta = n >> 1
             if self._gapless:
@@ -699,7 +730,7 @@ class RecordReader:
             else:
                 if n > 127:
                     self._pos = pos - 1
-                    n = self._long(buf, 32)
+                    n = self._read_varint(buf, 32)
                     pos = self._pos
                 if n & 1:
                     key_at = _NULL
@@ -722,7 +753,7 @@ class RecordReader:
                         pos += 1
                     else:
                         self._pos = pos - 1
-                        n = self._long(buf, 32)
+                        n = self._read_varint(buf, 32)
                         pos = self._pos
                 if n & 1:
                     value_at = _NULL
@@ -769,26 +800,26 @@ class RecordReader:
 
     def _check_headers(self, buf: Buffer, record_end: int) -> None:
         """Check the headers of a record, and advance past them. First access decodes them."""
-        n = self._long(buf, 32)
+        n = self._read_varint(buf, 32)
         count = n >> 1
         # A header has at least two lengths, of one byte each.
         if n & 1 or count * 2 > record_end - self._pos:
             raise DecodeError("a record's header count is beyond its bytes")
         for _ in range(count):
-            n = self._long(buf, 32)
+            n = self._read_varint(buf, 32)
             start = self._pos
             pos = start + (n >> 1)
             if n & 1 or pos > record_end:
                 raise DecodeError("a header key's length is beyond its record")
             self._pos = pos
-            n = self._long(buf, 32)
+            n = self._read_varint(buf, 32)
             if not n & 1:
                 self._pos += n >> 1
                 if self._pos > record_end:
                     raise DecodeError("a header value's length is beyond its record")
 
-    def _long(self, buf: Buffer, bits: int) -> int:
-        """Read a varint of at most 32 or 64 bits at the position, without undoing the zigzag."""
+    def _read_varint(self, buf: Buffer, bits: int) -> int:
+        """Read a varint of at most 32 or 64 bits at the position; return it in zigzag form."""
         value = shift = 0
         pos = self._pos
         end = self._end
@@ -810,8 +841,8 @@ class RecordReader:
                 raise DecodeError("varint is longer than 10 bytes")
         raise DecodeError(f"input ends inside {'an unsigned' if bits == 32 else 'a'} varint")
 
-    def _make(self) -> Record:
-        """Create the record that was found last."""
+    def _create(self) -> Record:
+        """Create the record that was parsed last."""
         record = Record.__new__(Record)
         record._topic = self._topic
         record._partition = self._partition
@@ -834,7 +865,8 @@ class RecordReader:
 
 
 class _RawHeaders:
-    """The encoded headers of a record, whose lengths are checked."""
+    """The encoded headers of a record, whose lengths are checked. `Record.headers` decodes them on
+    first access."""
 
     __slots__ = ("_data",)
 
@@ -907,7 +939,8 @@ def read_batches(
             reason = f"batch length {length} is too small"
         if reason:
             raise CorruptRecordError(reason, topic=topic, partition=partition, offset=base_offset)
-        # Such a batch never arrives whole: dropped as truncated, it would be fetched endlessly.
+        # A response cannot have all of such a batch. Without the error it would be dropped as
+        # truncated, and fetched endlessly.
         if length > max_batch_bytes:
             raise LimitExceededError(
                 f"{topic}/{partition} at offset {base_offset}: batch of {length} bytes exceeds"

@@ -46,7 +46,7 @@ def hidden(batches: list[RecordBatch], *aborted: tuple[int, int]) -> list[int]:
     """Return the base offsets of hidden batches; aborted transactions are (producer, first
     offset)."""
     mark_aborted(batches, transactions(aborted))
-    return [batch.base_offset for batch in batches if batch.hidden]
+    return [batch.base_offset for batch in batches if batch.is_hidden]
 
 
 def transactions(aborted: Iterable[tuple[int, int]]) -> list[AbortedTransaction]:
@@ -121,4 +121,4 @@ def test_an_unknown_control_record_ends_no_transaction(raw: bytes) -> None:
 def test_control_batches_are_not_marked_as_hidden() -> None:
     batches = log(data(RED), marker(RED, ABORT))
     mark_aborted(batches, transactions([(RED, 0)]))
-    assert [(b.hidden, b.is_control) for b in batches] == [(True, False), (False, True)]
+    assert [(b.is_hidden, b.is_control) for b in batches] == [(True, False), (False, True)]

@@ -97,7 +97,7 @@ def test_a_batch_of_messages_field_by_field() -> None:
         "is_transactional": False,
         "is_control": False,
         "count": 2,
-        "hidden": False,
+        "is_hidden": False,
         "size": 2 * len(message(1, 7, b"a")),
     }
     assert batch.control_type() is None

@@ -170,7 +170,7 @@ def test_java_batch_field_by_field() -> None:
         "is_transactional": True,
         "is_control": False,
         "count": 3,
-        "hidden": False,
+        "is_hidden": False,
         "size": len(JAVA[Codec.GZIP]),
     }
 
