@@ -809,7 +809,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         from the one that started it.
         """
         session, engine = self._session, self._engine
-        if fork := self._fork:
+        if fork := self._fork_message:
             raise NotStartedError(fork)
         if engine is None:
             raise NotStartedError("the consumer is not started; use `async with` or start()")
@@ -850,7 +850,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             not_well,
         )
 
-        if fork := self._fork:
+        if fork := self._fork_message:
             return not_well(HealthProblem.NOT_RUNNING, fork)
         if (failure := self._session.closing.failure) is not None:
             return not_well(HealthProblem.FAILED, str(failure))
@@ -1024,7 +1024,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         Raises: IllegalStateError in another event loop.
         """
-        if self._fork:
+        if self._fork_message:
             return
         self._check_origin()
         if not commit:

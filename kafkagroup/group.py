@@ -333,7 +333,7 @@ class GroupMember(Service):
 
         Raises: NotStartedError before the member is started, and in a process that was forked from
         the one that started it."""
-        if fork := self._fork:
+        if fork := self._fork_message:
             raise NotStartedError(fork)
         driver = self._running_driver()
         return self._history.metrics(self._clock(), driver, self._loop_delay.longest)
@@ -346,7 +346,7 @@ class GroupMember(Service):
         by `loop_delay_above` seconds (None: the limit of the logged warning). Never raises. May be
         called from any thread; in a process that was forked from the one that started the member,
         the member does not run."""
-        if fork := self._fork:
+        if fork := self._fork_message:
             return not_well(HealthProblem.NOT_RUNNING, fork)
         driver, error = self._driver, self._queue.error
         if error is not None:

@@ -725,7 +725,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     def health(self) -> Health:
         """Return whether the producer works: true, or false with the reasons. Never raises. May be
         called from any thread."""
-        if fork := self._fork:
+        if fork := self._fork_message:
             return not_well(HealthProblem.NOT_RUNNING, fork)
         if self._error is not None:
             return not_well(HealthProblem.FAILED, str(self._error))

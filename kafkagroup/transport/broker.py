@@ -63,37 +63,40 @@ MAIN = ""
 
 _NO_EPOCHS: Mapping[TopicPartition, int] = {}
 
-_NOT_CONNECTED = (
+_CONNECT_ADVICE = (
     "check that a broker listens there, and that names, firewalls and advertised.listeners lead"
     " this client to it"
 )
-_NOT_ASKED: Mapping[type[Exception], str] = {
+_LOCAL_ADVICE: Mapping[type[Exception], str] = {
     UnresolvedError: "check the name in bootstrap_servers or advertised.listeners, and this"
     " machine's name servers",
     ThreadTimeoutError: "check how much processor time this process gets, and how many threads it"
     " may start",
 }
-"""The advice for errors that are not the broker's."""
+"""The advice for errors on this machine, where no broker was reached, by the type of the error."""
 
-_NOT_THIS_CLUSTER = (
+_FOREIGN_CLUSTER_ADVICE = (
     "check where the address leads: another cluster, or a broker of it, may have taken it over"
 )
-_NOT_AUTHENTICATED = (
+_AUTHENTICATION_ADVICE = (
     "check the source of the credentials, the certificates of both sides, and what the broker knows"
     " of this client"
 )
 _SENT_BEFORE_IDENTIFIED = (FetchRequest, FindCoordinatorRequest, MetadataRequest)
-"""Requests that change nothing at the broker, and so need not wait until it has named its cluster:
-their responses do."""
+"""Requests that are sent before the broker has named its cluster: they change nothing there, and
+the connection holds their responses back until it has."""
 
 _PRODUCE_MARGIN = 1.0
 """Seconds to wait for a response to Produce beyond the timeout that the request names, after which
 the broker itself responds with REQUEST_TIMED_OUT."""
 
 _CHECK_TIMEOUT = 1.0
-"""Seconds to wait for the response on an idle connection before another one is opened."""
+"""Seconds to wait for the response to a check of an idle connection before another connection is
+opened."""
 
-_NOT_A_BROKER = "check that a Kafka broker listens there, and that no proxy changes what it sends"
+_PROTOCOL_ADVICE = (
+    "check that a Kafka broker listens there, and that no proxy changes what it sends"
+)
 
 
 @frozen
@@ -111,8 +114,9 @@ class OverdueReport:
 
 
 NO_RESPONSE = OverdueReport(
-    "check that the broker is alive and not overloaded, and what lies between"
+    "check that the broker is alive and not overloaded, and the network between"
 )
+"""For requests that the broker answers at once."""
 
 
 class BrokerClient:
@@ -134,11 +138,12 @@ class BrokerClient:
         logins: Logins | None = None,
         on_refused: Callable[[], None] = lambda: None,
     ) -> None:
-        """Connections run in `tasks`. Failures and successes are reported to `troubles`, if the
-        caller retries. With `identity`, connections to brokers of other clusters fail;
-        `on_misdirected` is called with their error, or with a broker's request to bootstrap
-        again. `names`: those of the client, None for new ones. With `logins`, a refused login is
-        repeated when that allows it; `on_refused` is called after each."""
+        """`node_id`: -1 for a bootstrap address, whose node id is unknown. Connections run in
+        `tasks`. Failures and successes are reported to `troubles`, if the caller retries. With
+        `identity`, connections to brokers of other clusters fail; `on_misdirected` is called with
+        their error, or with a broker's request to bootstrap again. `names`: those of the client,
+        None for new ones. `logins` decides when to log in again after a failure; with it,
+        `on_refused` is called after each login that the broker refuses."""
         self.node_id = node_id
         self.host = host
         self.port = port
@@ -152,13 +157,13 @@ class BrokerClient:
         self._on_misdirected = on_misdirected
         self._names = names or Names()
         self._origin: Origin | None = None
-        """Where the first connection was opened. What a forked process sent would be mixed into
-        this one's requests."""
+        """The process and event loop that opened the first connection. A forked process would mix
+        its requests with this one's."""
         self._logins = logins
         self._on_refused = on_refused
         self._close_count = 0
-        self._closed: OneShotEvent | None = None
-        """While a task closes idle connections: set to end it."""
+        self._stop_closing_idle: OneShotEvent | None = None
+        """While a task closes idle connections: the event that ends this task."""
         self.is_slow = False
         """Whether the last attempt took longer than its part of the request timeout."""
         self._last_unanswered_at = float("-inf")
@@ -210,9 +215,9 @@ class BrokerClient:
     async def aclose(self) -> None:
         """Close every connection; requests in flight fail with ConnectionLostError."""
         self._close_count += 1
-        if self._closed is not None:
-            self._closed.set()
-            self._closed = None
+        if self._stop_closing_idle is not None:
+            self._stop_closing_idle.set()
+            self._stop_closing_idle = None
         for connection in tuple(self._connections.values()):
             await connection.aclose()
 
@@ -222,6 +227,7 @@ class BrokerClient:
             await connection.aclose()
 
     async def _connection(self, connection_id: str) -> BrokerConnection:
+        """Return an open connection: open it, and check or replace it if it needs that."""
         self._check_origin()
         connection = self._open_connection(connection_id)
         is_busy = connection_id in self._connecting
@@ -252,8 +258,9 @@ class BrokerClient:
         return connection.is_doubtful and anyio.current_time() >= self._throttle.throttled_until
 
     def _is_suspect(self, connection: BrokerConnection) -> bool:
-        """Whether a response to this or a later request is missing, so that the path to the broker
-        may be broken. A request on this connection could wait for its whole timeout: minutes for a
+        """Whether the path to the broker may be broken: the response to a cancelled request on this
+        connection is overdue, or a request on another one, sent after the last one here, has timed
+        out. A request on this connection could wait for its whole timeout: minutes for a
         JoinGroup."""
         return connection.is_overdue or connection.is_idle_since(self._last_unanswered_at)
 
@@ -266,17 +273,19 @@ class BrokerClient:
             await self.disconnect(connection_id)
             return await self._connect(connection_id)
         if self._is_doubtful(connection):
-            return await self._checked(connection_id, connection)
+            return await self._check_or_replace(connection_id, connection)
         return connection
 
-    async def _checked(self, connection_id: str, connection: BrokerConnection) -> BrokerConnection:
+    async def _check_or_replace(
+        self, connection_id: str, connection: BrokerConnection
+    ) -> BrokerConnection:
         """Return this connection if the broker responds on it, else a new one."""
         sent_at = anyio.current_time()
         await connection.check(_CHECK_TIMEOUT)
         if connection.has_received_since(sent_at):
             return connection
-        # The broker may also be slow. Then it may respond here before it does on a new connection,
-        # and to replace all connections would be the last thing that it needs.
+        # The broker may only be slow. Then it may respond here before it does on a new connection,
+        # and new connections would be more load.
         del self._connections[connection_id]
         try:
             replacement = await self._connect(connection_id)
@@ -300,7 +309,7 @@ class BrokerClient:
         try:
             connection = await self._log_in(started_at)
         except RETRIED_ERRORS as error:
-            advice = _NOT_ASKED.get(type(error), _NOT_CONNECTED)
+            advice = _LOCAL_ADVICE.get(type(error), _CONNECT_ADVICE)
             self._report_failure(None, error, advice, since=started_at)
             self._report_misdirected(error)
             raise
@@ -312,14 +321,14 @@ class BrokerClient:
             await connection.aclose()
             raise ConnectionLostError(f"{escaped(self.host)}:{self.port}: was closed here")
         self._connections[connection_id] = connection
-        if self._closed is None:
-            self._closed = OneShotEvent()
-            self._tasks.start_soon(self._close_idle, self._closed)
+        if self._stop_closing_idle is None:
+            self._stop_closing_idle = OneShotEvent()
+            self._tasks.start_soon(self._close_idle, self._stop_closing_idle)
         return connection
 
-    async def _close_idle(self, closed: OneShotEvent) -> None:
-        """Close idle connections, until `closed` or until none is left. A middlebox drops a
-        connection that it has forgotten without telling either side."""
+    async def _close_idle(self, stop: OneShotEvent) -> None:
+        """Close idle connections, until `stop` is set or no connection is left. A firewall may
+        forget an idle connection, and then drops its packets without telling either side."""
         limit = self._options.connections_max_idle
         while self._connections:
             idle_since = [now := anyio.current_time()]
@@ -328,12 +337,12 @@ class BrokerClient:
                     await self.disconnect(connection_id)
                 else:
                     idle_since.append(connection.idle_since)
-            if await closed.wait(min(idle_since) + limit):
+            if await stop.wait(min(idle_since) + limit):
                 return
-        self._closed = None
+        self._stop_closing_idle = None
 
     async def _log_in(self, now: float) -> BrokerConnection:
-        """Open a connection, unless the broker has refused a login shortly before."""
+        """Open a connection, unless `logins` does not allow an attempt yet."""
         logins = self._logins
         if logins is not None:
             logins.check(self.address, now)
@@ -356,7 +365,8 @@ class BrokerClient:
         except RETRIED_ERRORS:
             raise
         except KafkaGroupError as error:
-            # Of the source of credentials, or of a broker without SASL.
+            # The source of credentials has failed, or the broker has no SASL. Once a login has
+            # succeeded this is retried, as an AuthenticationError is.
             if logins is None or not logins.has_worked:
                 raise
             failure = AuthenticationError(f"{escaped(self.host)}:{self.port}: {error}")
@@ -381,10 +391,9 @@ class BrokerClient:
         on_sent: Callable[[], None] | None = None,
     ) -> R:
         """Send any request in a version from `lowest` to `highest`; return its response, with its
-        error codes. `timeout` in seconds; `on_response` and `on_sent` as of
-        `BrokerConnection.request`. With the
-        timeout None, the request timeout of the options, a look-up whose response is lost is sent
-        once more, over a new connection.
+        error codes. `timeout` is in seconds, None for the request timeout of the options. With
+        None, a look-up whose response is lost is sent once more, over a new connection.
+        `on_response` and `on_sent` are those of `BrokerConnection.request`.
 
         Raises: TransportError, RemoteProtocolError, AuthenticationError, UnsupportedVersionError.
         """
@@ -397,8 +406,9 @@ class BrokerClient:
                 overdue=overdue,
                 on_response=on_response,
             )
-        waits = not isinstance(request, _SENT_BEFORE_IDENTIFIED)
-        connection = await self._ready_connection(connection_id, identified=waits)
+        connection = await self._ready_connection(
+            connection_id, identified=not isinstance(request, _SENT_BEFORE_IDENTIFIED)
+        )
         return await self._request_on(
             connection,
             connection_id,
@@ -424,9 +434,9 @@ class BrokerClient:
         await connection.send_only(request, highest=highest, on_sent=on_sent)
 
     async def attempt(self, request: Request[R], **options: Any) -> R:
-        """Send a request as `request` does, with a part of the request timeout, because another
-        attempt follows if there is no response. The first attempt after that gets all of it: the
-        broker may be slow."""
+        """Send a request as `request` does, with a part of the request timeout, because the caller
+        makes another attempt if there is no response. After an attempt that took longer than this
+        part, the next one gets the whole timeout: the broker may be slow."""
         self._check_origin()
         usual, sent_at = self._options.request_timeout, anyio.current_time()
         part = part_of(usual)
@@ -451,8 +461,8 @@ class BrokerClient:
             return await self.attempt(request, **options)
         except (RequestTimeoutError, ConnectionLostError) as error:
             left = deadline - anyio.current_time()
-            # Without the first condition, a broker that closes each connection would get twice as
-            # many requests.
+            # Without `was_connected`, a broker that closes each connection would get twice as many
+            # requests.
             is_lost = was_connected or isinstance(error, RequestTimeoutError)
             is_closed = close_count != self._close_count or isinstance(error, MisdirectedError)
             if is_closed or not is_lost or left <= 0:
@@ -497,13 +507,14 @@ class BrokerClient:
             report_overdue(sent_at, error)
             raise
         except ConnectionLostError as error:
-            self._report_failure(connection_id, error, _NOT_CONNECTED)
+            self._report_failure(connection_id, error, _CONNECT_ADVICE)
             self._report_misdirected(error)
             raise
         except (RemoteProtocolError, AuthenticationError) as error:
-            self._report_failure(connection_id, error, _NOT_A_BROKER)
+            self._report_failure(connection_id, error, _PROTOCOL_ADVICE)
             raise
-        if request is not IDENTITY_REQUEST:  # a trouble is over when what failed works again
+        # Not for the identity request: it may succeed on each new connection while all others fail.
+        if request is not IDENTITY_REQUEST:
             self._report_success(connection_id)
         return response
 
@@ -532,12 +543,12 @@ class BrokerClient:
     def _report_overdue(
         self,
         connection_id: str,
-        request: type[Request[Any]],
+        request_type: type[Request[Any]],
         overdue: OverdueReport,
         sent_at: float,
         error: RequestTimeoutError | None = None,
     ) -> None:
-        error = error or RequestTimeoutError(f"no response to {request.__name__}")
+        error = error or RequestTimeoutError(f"no response to {request_type.__name__}")
         self._report_failure(
             connection_id,
             error,
@@ -555,13 +566,13 @@ class BrokerClient:
         return self._logins is None or self._logins.may_ask_source(anyio.current_time())
 
     def _report_renewal(self, error: KafkaGroupError | None) -> None:
-        """Report an attempt to renew a session, which continues if it failed."""
+        """Report an attempt to renew a SASL session. If it failed, the old session continues."""
         if error is None:
             self._report_success(None)
             if self._logins is not None:
                 self._logins.succeeded(self.address, is_known=self.node_id >= 0)
             return
-        self._report_failure(None, error, _NOT_AUTHENTICATED)
+        self._report_failure(None, error, _AUTHENTICATION_ADVICE)
         if self._logins is None or not isinstance(error, AuthenticationError):
             return
         if error.is_of_source:
@@ -586,11 +597,11 @@ class BrokerClient:
         name = address if self.node_id < 0 else f"broker {self.node_id} at {address}"
         is_foreign = isinstance(error, ForeignClusterError)
         if isinstance(error, AuthenticationError):
-            advice = _NOT_AUTHENTICATED
+            advice = _AUTHENTICATION_ADVICE
         problem = Problem(
             subject=name,
             cause=str(error).removeprefix(f"{address}: "),
-            advice=_NOT_THIS_CLUSTER if is_foreign else advice,
+            advice=_FOREIGN_CLUSTER_ADVICE if is_foreign else advice,
             has_own_finding=has_own_finding,
             is_foreign_cluster=is_foreign,
         )
@@ -691,8 +702,8 @@ class BrokerClient:
         leader_epochs: Mapping[TopicPartition, int] = _NO_EPOCHS,
     ) -> ListOffsetsResponse:
         """Request the first offset at or after each timestamp (ms), by ListOffsets; -2: the start
-        of the log, -1: its end. A broker that knows another leader epoch than the one in
-        `leader_epochs` refuses."""
+        of the log, -1: its end. A broker refuses a partition if it knows another leader epoch than
+        the one in `leader_epochs`."""
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation_level,

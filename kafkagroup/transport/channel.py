@@ -2,8 +2,8 @@
 
 A plain socket is read and written directly; its stream only closes it. The kernel writes received
 bytes to the buffer that records are decoded from. A request is passed to the kernel before its
-caller waits. On asyncio the loop calls the reader: a task would run one turn of the loop later.
-With TLS, or another stream that is not a socket, bytes are copied once.
+caller waits. On asyncio the loop calls the reader as a callback of the socket: a task would run one
+turn of the loop later. With TLS, or another stream that is not a socket, bytes are copied once.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Channel:
     """Receives from a stream and sends to it. Nothing else may use the stream directly: bytes would
     come out of order."""
 
-    def __init__(self, stream: ByteStream, most: int) -> None:
-        """`most`: bytes to receive at a time."""
+    def __init__(self, stream: ByteStream, receive_bytes: int) -> None:
+        """`receive_bytes`: the maximum number of bytes to receive at a time."""
         self._stream = stream
-        self._most = most
+        self._receive_bytes = receive_bytes
         self._is_drained = False
         """Whether the socket is probably empty."""
         self._socket: socket.socket | None = None
@@ -52,8 +52,8 @@ class Channel:
             self._socket = stream.socket
 
     async def receive(self, room: Callable[[], memoryview], take: Callable[[int], T | None]) -> T:
-        """Write received bytes to `room` and call `take` with their number, until `take` returns a
-        value; return that value.
+        """Write received bytes to the memory that `room` returns and call `take` with their number,
+        until `take` returns a value; return that value.
 
         Raises: anyio.EndOfStream, OSError, what the stream or `take` raises.
         """
@@ -61,7 +61,7 @@ class Channel:
             return await self._receive_in_callbacks(loop, self._socket, room, take)
         while True:
             with room() as view:
-                count = await self._into(view)
+                count = await self._receive_into(view)
             if (taken := take(count)) is not None:
                 return taken
 
@@ -79,7 +79,7 @@ class Channel:
             try:
                 while not end.done():
                     with room() as view:
-                        most = min(len(view), self._most)
+                        most = min(len(view), self._receive_bytes)
                         count = source.recv_into(view, most)
                     if not count:
                         raise anyio.EndOfStream
@@ -93,22 +93,23 @@ class Channel:
             except Exception as error:
                 end.set_exception(error)
 
+        # In this context, because a response may start tasks by anyio.
         callback_context().run(loop.add_reader, source, read)
         try:
             return await end
         finally:
             loop.remove_reader(source)
 
-    async def _into(self, room: memoryview) -> int:
+    async def _receive_into(self, room: memoryview) -> int:
         """Write one or more received bytes to `room`; return how many."""
-        most = min(len(room), self._most)
+        most = min(len(room), self._receive_bytes)
         if self._socket is None:
             data = await self._stream.receive(most)
             room[: len(data)] = data
             return len(data)
         if not self._is_drained:
-            # Without it a fast broker blocks the loop. Not anyio.lowlevel.checkpoint: that module
-            # would have to be imported.
+            # Without this checkpoint a fast broker would block the loop. Not
+            # anyio.lowlevel.checkpoint: that module would have to be imported.
             await anyio.sleep(0)  # noqa: ASYNC115
         while True:
             if self._is_drained:
@@ -126,7 +127,8 @@ class Channel:
     def send_now(self, data: memoryview) -> int:
         """Send the bytes that the kernel takes at once; return how many, 0 with TLS.
 
-        Only while no task is in `send`. An error of the socket is left for `send` to raise.
+        Call it only while no task is in `send`. After an error of the socket it returns 0, and
+        `send` raises the error.
         """
         if self._socket is None:
             return 0
@@ -136,7 +138,8 @@ class Channel:
             return 0
 
     async def send(self, data: bytes | memoryview) -> None:
-        """Send all bytes; cancelled, some of them. Raises: OSError, what the stream raises."""
+        """Send all bytes; if it is cancelled, some may have been sent. Raises: OSError, what the
+        stream raises."""
         if self._socket is None:
             await self._stream.send(bytes(data))
             return

@@ -85,10 +85,9 @@ _MAX_CONFIRMATIONS = 2
 """How many more responses one refresh requests while they contradict what is known. Callers of
 `refresh` wait for them; a later refresh requests more."""
 
-
 _MOVED_AFTER = 10.0
-"""Seconds without received bytes after which a broker that the metadata has at another address does
-not listen at the earlier one. Long polls are answered within 5 s."""
+"""Seconds without received bytes after which a broker that the metadata has at another address is
+taken not to listen at the earlier one any more. Brokers answer long polls within 5 s."""
 
 _NodeAddress = tuple[int, Address]
 """Node id, and host and port."""
@@ -135,16 +134,16 @@ class Cluster:
         self._described_by: BrokerClient | None = None
         """The broker whose metadata was merged last."""
         self.coordinators = Coordinators(self._request_any)
-        self._on_changed: Callable[[ClusterChangedError], None] = lambda _: None
-        self._on_adopted: Callable[[ClusterChangedError], None] = lambda _: None
+        self._on_cluster_changed: Callable[[ClusterChangedError], None] = lambda _: None
+        self._on_cluster_adopted: Callable[[ClusterChangedError], None] = lambda _: None
         self._recovery = Recovery(options.metadata_recovery_rebootstrap_trigger)
-        self._checking: anyio.CancelScope | None = None
-        """While a task refreshes because a connection was misdirected."""
+        self._background_refresh: anyio.CancelScope | None = None
+        """While a task refreshes the metadata in the background (`refresh_soon`): its scope."""
         self._refreshing = anyio.Lock()
         self._request_number = 0
-        """Of the last metadata request."""
+        """The number of the last metadata request, in the order in which they are sent."""
         self._answered_number = 0
-        """Of the last metadata request that was answered."""
+        """The number of the last metadata request that was answered."""
 
     @property
     def has_unconfirmed_metadata(self) -> bool:
@@ -163,9 +162,10 @@ class Cluster:
         on_changed: Callable[[ClusterChangedError], None],
         on_adopted: Callable[[ClusterChangedError], None],
     ) -> None:
-        """Call `on_changed` once a minute while the bootstrap addresses lead to another cluster;
-        `on_adopted` when that one is adopted, before anything is requested from it."""
-        self._on_changed, self._on_adopted = on_changed, on_adopted
+        """Call `on_changed` at most once a minute while the bootstrap addresses lead to another
+        cluster; call `on_adopted` when the client adopts the other cluster, before anything is
+        requested from it."""
+        self._on_cluster_changed, self._on_cluster_adopted = on_changed, on_adopted
 
     async def refresh(self) -> ClusterMetadata:
         """Request the metadata of the topics in use, or of all topics. Callers that wait while a
@@ -178,8 +178,9 @@ class Cluster:
         return self.metadata
 
     async def refresh_elsewhere(self) -> ClusterMetadata:
-        """Refresh the metadata from another broker than the last time, if another one responds: the
-        last one may not know a topic or partition yet. Raises: what `request_any` raises."""
+        """Refresh the metadata from another broker than the one that responded last, if another one
+        responds: the last one may not know a topic or partition yet. Raises: what `request_any`
+        raises."""
         async with self._refreshing:
             last = self._described_by
             others = [] if last is None else self._others(last)
@@ -190,7 +191,9 @@ class Cluster:
         return self.metadata
 
     async def _request_metadata(self) -> None:
-        """Request the metadata, and at once again what the response contradicts."""
+        """Request the metadata, and request it again at once while a response contradicts what is
+        known: from another broker, or from the only one after a pause. With one broker, topics
+        that are only reported as absent are not worth the pause."""
         attempts = Attempts()
         broker = await self._request_metadata_once(attempts)
         for _ in range(_MAX_CONFIRMATIONS):
@@ -287,7 +290,7 @@ class Cluster:
         if before is not None and _address(before) == broker.address:
             # It has moved, or is known by two addresses, of which each may be in use.
             return broker.is_idle or not broker.has_received_since(now - _MOVED_AFTER)
-        return not broker.has_connections
+        return not broker.has_connections  # its address is only that of a coordinator
 
     def apply_leaders(self, named: NamedLeaders) -> None:
         """Apply the new leaders that a fetch response names (KIP-951)."""
@@ -319,14 +322,16 @@ class Cluster:
 
         Raises: NoBrokersAvailableError with up to five of the brokers' reasons;
         ClusterChangedError if the bootstrap addresses lead to another cluster; AuthenticationError
-        if no broker responds and at least one refuses, before the first login at once;
-        UnsupportedVersionError if no broker responds and at least one is too old.
+        if no broker responds and at least one refuses the credentials, before the first successful
+        login already at the first refusal; UnsupportedVersionError if no broker responds and at
+        least one is too old.
         """
         _, response = await self._request_any(request)
         return response
 
     async def _request_any(self, request: Request[R]) -> tuple[BrokerClient, R]:
-        """As `request_any`; return also the broker that responded."""
+        """Send a request as `request_any` does; return the broker that responded, and its
+        response."""
         return await self._request(request, Attempts())
 
     async def _request(
@@ -337,10 +342,10 @@ class Cluster:
         *,
         is_usable: Callable[[R], bool] = lambda _: True,
     ) -> tuple[BrokerClient, R]:
-        """Send a request to one broker after the other; return the first that responds, and its
-        response: the first usable one, or the last if none is usable. `attempts`: where brokers
-        that do not respond are noted; `candidates`: the brokers to ask, None for all. Raises: as
-        `request_any`, but ClusterChangedError only if all are asked."""
+        """Send a request to one broker after the other; return the first broker with a usable
+        response, and that response. If no response is usable, return the last one. The brokers that
+        do not respond are noted in `attempts`. `candidates`: the brokers to ask, None for all.
+        Raises: as `request_any`, but ClusterChangedError only if all are asked."""
         unusable: tuple[BrokerClient, R] | None = None
         too_old: UnsupportedVersionError | None = None
         for broker in self._candidates() if candidates is None else candidates:
@@ -369,7 +374,8 @@ class Cluster:
                 self._follow(change)
                 return await self._request(request, Attempts(), is_usable=is_usable)
             if attempts.has_timed_out and not self.metadata.nodes:
-                # Nothing else repeats the first request of a client. Now they have more time.
+                # Nothing else repeats the first request of a client. In the second round a broker
+                # that timed out gets the whole request timeout (`BrokerClient.attempt`).
                 again = self._candidates()
                 return await self._request(request, Attempts(), again, is_usable=is_usable)
             if attempts.refusal is not None:
@@ -387,8 +393,8 @@ class Cluster:
             self.troubles.succeeded("cluster", anyio.current_time())
 
     def _on_refused(self, address: Address) -> None:
-        """Find out whether other brokers accept what one has refused, or whether the broker has
-        moved: another cluster may listen at its address now."""
+        """Find out whether other brokers accept the credentials that one has refused, or whether
+        this broker has moved and another cluster listens at its address now."""
         known = chain(self.bootstrap_servers, map(_address, self.metadata.nodes.values()))
         if not self.logins.has_worked or all(other == address for other in known):
             self.logins.refused_everywhere(anyio.current_time())
@@ -396,17 +402,18 @@ class Cluster:
             self.refresh_soon()
 
     def _on_misdirected(self, error: MisdirectedError) -> None:
-        """Ask the other brokers, and if none responds, the bootstrap addresses."""
+        """Bootstrap again if a broker requires it. Refresh the metadata: from the other brokers,
+        and if none responds, from the bootstrap addresses."""
         is_required = isinstance(error, RebootstrapRequiredError) and self.metadata.nodes
-        if is_required and self._recovery.may_be_required(anyio.current_time()):
+        if is_required and self._recovery.may_rebootstrap(anyio.current_time()):
             self._rebootstrap(str(error))
         self.refresh_soon()
 
     def refresh_soon(self) -> None:
         """Refresh the metadata in the background, until a broker responds."""
-        if self._checking is None:
-            self._checking = anyio.CancelScope()
-            self._tasks.start_soon(self._refresh_until_answered, self._checking)
+        if self._background_refresh is None:
+            self._background_refresh = anyio.CancelScope()
+            self._tasks.start_soon(self._refresh_until_answered, self._background_refresh)
 
     async def _refresh_until_answered(self, scope: anyio.CancelScope) -> None:
         pauses = RetryBackoff(self.options)
@@ -418,34 +425,35 @@ class Cluster:
                 except RETRIED_ERRORS as error:
                     logger.info("metadata: %s", error)
                     if isinstance(error, AuthenticationError) and error.is_refusal:
-                        break  # reported, and for the application to go on
-                except KafkaGroupError as error:  # the next call gets it, too
+                        break  # `logins` has reported it; the application decides how to continue
+                except KafkaGroupError as error:  # not retriable: the next call raises it, too
                     logger.info("metadata: %s", error)
                     break
                 await pauses.wait()
-        self._checking = None
+        self._background_refresh = None
 
     def _rebootstrap(self, reason: str) -> None:
         """Forget the known brokers, and close the connections to all addresses: names are resolved
         again. Topics stay known."""
         logger.info("only the bootstrap addresses are asked now: %s", reason)
-        self._recovery.begin_again()
+        self._recovery.on_rebootstrap()
         self._forget_clients()
         self.metadata = evolve(self.metadata, nodes={})
         self._unconfirmed = NOTHING_UNCONFIRMED
         self.coordinators.forget()
 
     def _follow(self, change: ClusterChangedError) -> None:
-        """Adopt the cluster that the bootstrap addresses lead to. Raises: ClusterChangedError
-        unless the options allow that."""
+        """Adopt the cluster that the bootstrap addresses lead to, if the options allow it. If not,
+        report the change. Raises: ClusterChangedError if they do not."""
         if not self.options.adopts_cluster_change:
             if self._recovery.report(anyio.current_time(), change, self.troubles):
-                self._on_changed(change)
+                self._on_cluster_changed(change)
             raise change
         self._adopt(change)
 
     def _adopt(self, change: ClusterChangedError) -> None:
-        """Go on with the cluster that the bootstrap addresses lead to."""
+        """Forget everything about the earlier cluster, and work with the one that the bootstrap
+        addresses lead to."""
         logger.warning(
             "%s leads to cluster %s, and no broker of cluster %s responds: this client goes on with"
             " the other cluster (on_cluster_change='adopt')",
@@ -453,7 +461,7 @@ class Cluster:
             change.found,
             change.expected,
         )
-        self._on_adopted(change)
+        self._on_cluster_adopted(change)
         self.coordinators.forget()
         self.identity.adopt(change.found)
         self._forget_clients()
@@ -495,7 +503,7 @@ class Cluster:
 
     def topic_ids(self, names: Collection[str]) -> dict[str, UUID]:
         """Return the topics' ids by name, if all are known; else an empty mapping."""
-        known = self.metadata.topics  # all of them are refreshed
+        known = self.metadata.topics  # each refresh requests all of them: the ids are current
         ids = {name: known[name].topic_id for name in names if name in known}
         return {} if len(ids) < len(names) or NO_ID in ids.values() else ids
 
@@ -512,10 +520,10 @@ class Cluster:
     def _candidates(self) -> Iterator[BrokerClient]:
         # Lazy: a response may name a million brokers, and each client is created when it is tried.
         for node in self._known_nodes():
-            if self._recovery.is_due(anyio.current_time()):
+            if self._recovery.is_rebootstrap_due(anyio.current_time()):
                 self._rebootstrap("no known broker has responded for a while")
             if node.node_id not in self.metadata.nodes:
-                break  # forgotten since
+                break  # `_rebootstrap` has forgotten the brokers meanwhile
             yield self.broker(node)
         for address in self.bootstrap_servers:
             if address not in self._bootstrap:
@@ -529,8 +537,8 @@ class Cluster:
         return [n for n in self._known_nodes() if _address(n) not in excluded]
 
     def _known_nodes(self) -> list[Node]:
-        """Return known brokers, the connected ones first, then those with another connection: to
-        connect to these takes no longer than the network needs."""
+        """Return known brokers, up to `_MAX_CANDIDATES`: first those whose main connection is open,
+        then those with another open connection, which are known to be reachable."""
         nodes = list(self.metadata.nodes.values())
         if len(nodes) > _MAX_CANDIDATES:
             used = [self.metadata.nodes.get(node_id) for node_id, _ in self._brokers]
@@ -538,7 +546,8 @@ class Cluster:
             nodes = list(dict.fromkeys(n for n in (*used, *some) if n is not None))
         random.shuffle(nodes)
         nodes.sort(key=self._distance)
-        # Last: the broker that knew no coordinator may know none as long as it lags behind.
+        # The broker that named no coordinator comes last: it may name none as long as it lags
+        # behind.
         nodes.sort(key=lambda node: _address(node) == self.coordinators.unknown_to)
         return nodes
 
@@ -568,7 +577,8 @@ class Cluster:
         self, key: str, kind: CoordinatorType = CoordinatorType.GROUP
     ) -> AsyncIterator[BrokerClient]:
         """A context with the client of the coordinator of a group, or of a transactional id. If the
-        block raises that it does not respond, or is none any more, the next one looks it up again.
+        block raises an error that says that this broker does not respond, or is no longer the
+        coordinator, the next call looks the coordinator up again.
 
         Raises: what `Coordinators.look_up` raises.
         """
@@ -582,8 +592,8 @@ class Cluster:
 
     async def aclose(self) -> None:
         """Close every connection."""
-        if self._checking is not None:
-            self._checking.cancel()
+        if self._background_refresh is not None:
+            self._background_refresh.cancel()
         for broker in (*self._brokers.values(), *self._bootstrap.values()):
             await broker.aclose()
 
@@ -599,5 +609,6 @@ def _merged(
     requested: Collection[str] | None,
     in_use: Collection[str],
 ) -> tuple[ClusterMetadata, Unconfirmed]:
+    """Merge a response as `merge` does; return `known` itself if nothing has changed."""
     merged, unconfirmed = merge(known, response, unconfirmed, requested=requested, in_use=in_use)
     return known if merged == known else merged, unconfirmed

@@ -8,16 +8,17 @@ quickly: an idle connection costs one task.
 A request that is cancelled is abandoned: its correlation id stays registered until the response
 arrives and is dropped. A request that times out closes the connection, because a broker responds in
 order and all later requests would wait too. An abandoned request past its deadline also closes the
-connection, when the next request is sent: without that, callers that always cancel first would keep
-a dead connection open.
+connection, when the next request is sent: without that, callers that always cancel before the
+timeout would keep a dead connection open.
 
 With a `ClusterIdentity` that is known, the first response to Metadata tells whether the broker
-belongs to that cluster. If another request comes first, a request without topics precedes it.
-Responses that arrive before that of Metadata are held back. A broker of another cluster ends the
-connection.
+belongs to that cluster. If the caller sends another request first, a Metadata request without
+topics precedes it. Responses that arrive before that of Metadata are held back. A broker of another
+cluster ends the connection.
 
-What lies between may have dropped a connection without a word. So a connection from which nothing
-was received for a while is doubtful: `check` asks it for something that a broker answers at once.
+A firewall may have dropped a connection without telling either side. So a connection from which
+nothing was received for a while is doubtful: `check` sends ApiVersions, which a broker answers at
+once.
 
 Where the broker limits SASL sessions, the connection re-authenticates in time: once it has its
 credentials, new requests wait, and requests in flight are answered first (KIP-368).
@@ -99,7 +100,8 @@ _RENEWAL_PAUSES = (0.5, 5.0)
 own, and the old session serves meanwhile."""
 
 _MIN_RENEWAL_PAUSE = 0.2
-"""Seconds."""
+"""Seconds between two attempts when the old session is about to end, and between two calls of
+`may_renew`."""
 
 _QUICK_WRITE_INTERVAL = 1.5
 """Seconds between two writes that count as quick. Longer than a fetch without records takes, and
@@ -155,13 +157,14 @@ class BrokerConnection:
         """Called after each attempt to renew the session, with the error if it failed and the
         session continues."""
         self.may_renew: Callable[[], bool] = lambda: True
-        """Returns whether to attempt it now: other connections may have just failed to get
-        credentials."""
+        """Returns whether to try to renew the session now: other connections may have just failed
+        to get credentials."""
         self._stream = stream
         self._channel = Channel(stream, options.receive_bytes)
         self._host = host.removesuffix(".")
         """The name for mechanisms: a final dot is only for the look-up."""
         self._name = name
+        """Host and port, for errors."""
         self._options = options
         self._protocol = Connection(options.client_id, max_frame_bytes=options.max_frame_bytes)
         self._throttle: BrokerThrottle | None = None
@@ -174,7 +177,8 @@ class BrokerConnection:
         """Correlation id -> deadline of cancelled requests that have no response yet."""
         self._outgoing: list[memoryview] = []
         self._is_writing = False
-        """Whether bytes wait to be written, or are being written: later requests queue up."""
+        """Whether bytes wait to be written, or are being written: later requests are added to
+        `_outgoing`."""
         self._wake_writer: OneShotEvent | None = None
         """While there is a writer task: set when there is something to write."""
         self._used_at = float("-inf")
@@ -189,10 +193,10 @@ class BrokerConnection:
         self._has_received_response = False
         """Whether anything was received after the broker's versions."""
         self._identity = identity
-        self._identified = True
+        self._is_identified = True
         """False from the handshake until the broker has named its cluster."""
-        self._requests_metadata = False
-        """Whether a request was sent whose response tells the cluster."""
+        self._has_requested_identity = False
+        """Whether a Metadata request was sent, whose response has the cluster id."""
         self._held: list[Response] = []
         """Responses that arrived before the broker has named its cluster."""
         self._clock = loop_clock()
@@ -215,9 +219,9 @@ class BrokerConnection:
         names: Names | None = None,
     ) -> BrokerConnection:
         """Connect, request the broker's versions, and authenticate as the options say. The
-        connection's tasks run in `tasks`. Each later response is reported to `throttle`. With
-        `identity`, only responses of its cluster are accepted. `names` knows addresses of earlier
-        look-ups.
+        connection's tasks run in `tasks`. Each response after the authentication is reported to
+        `throttle`. With `identity`, only responses of its cluster are accepted. `names` looks up
+        the host, and knows the addresses of earlier look-ups.
 
         Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError.
         """
@@ -227,7 +231,8 @@ class BrokerConnection:
             # Metadata may name any port, and the socket module raises OverflowError for this one.
             raise ConnectionLostError(f"{name}: no such port")
         if not (host.isprintable() and 0 < len(host) < 256):
-            # So may host names; OpenSSL's error for these would look like a refused handshake.
+            # Metadata may name any host, too; OpenSSL's error for these would look like a refused
+            # handshake.
             raise ConnectionLostError(f"{name}: no such host")
         deadline = anyio.current_time() + options.connect_timeout
         try:
@@ -245,7 +250,7 @@ class BrokerConnection:
             connection = cls(stream, host, name, options, identity)
             try:
                 tasks.start_soon(connection._run, name=f"kafkagroup connection to {name}")
-            except RuntimeError:  # no more tasks: another task of the application uses this client
+            except RuntimeError:  # the task group has ended: the client was closed meanwhile
                 raise ConnectionLostError(f"{name}: the client is closed") from None
         except BaseException as error:
             with anyio.CancelScope(shield=True):
@@ -268,17 +273,17 @@ class BrokerConnection:
             await connection.aclose()
             raise
         connection._throttle = throttle
-        connection._identified = not connection._tells_cluster()
+        connection._is_identified = not connection._can_identify()
         return connection
 
     @property
     def is_identified(self) -> bool:
         """Whether the broker belongs to the client's cluster, or cannot tell."""
-        return self._identified
+        return self._is_identified
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection takes no more requests."""
+        """Whether the connection is closed or has failed: it takes no more requests."""
         return self._error is not None
 
     def is_idle_since(self, time: float) -> bool:
@@ -332,10 +337,11 @@ class BrokerConnection:
         """Send a request in the best common version, from `lowest` to `highest`; return its
         response.
 
-        `on_overdue` is called with the time of sending after each `overdue_after` seconds without
-        a response. `on_response` is called with the response, in the shape of its version, as soon
-        as it is read and before any task runs. `on_sent` is called when the request is on its way,
-        behind those sent before it: until then, the broker cannot have executed it.
+        `on_overdue` is called after each `overdue_after` seconds without a response, with the time
+        at which the request was sent. `on_response` is called with the response, in the shape of
+        its version, as soon as it is read and before any task runs. `on_sent` is called when the
+        request was passed to the kernel or queued behind earlier ones: until then, the broker
+        cannot have executed it.
 
         Raises: RequestTimeoutError, ConnectionLostError, UnsupportedVersionError;
         RemoteProtocolError when the broker breaks the protocol meanwhile; what `on_response`
@@ -367,8 +373,8 @@ class BrokerConnection:
         self._write(data)
         if on_sent is not None:
             on_sent()
-        # Without it a caller that sends in a loop would block the event loop, and the writer task.
-        # Not anyio.lowlevel.checkpoint: that module would have to be imported.
+        # Without this checkpoint a caller that sends in a loop would block the event loop, and the
+        # writer task. Not anyio.lowlevel.checkpoint: that module would have to be imported.
         await anyio.sleep(0)  # noqa: ASYNC115
 
     async def aclose(self) -> None:
@@ -407,12 +413,13 @@ class BrokerConnection:
             self._tasks.start_soon(self._keep_authenticated, mechanism, lifetime)
 
     async def _keep_authenticated(self, mechanism: Mechanism, lifetime: float) -> None:
-        renewed: float | None = lifetime
-        while renewed is not None and 0 < renewed < _MAX_SESSION_LIFETIME:
-            ends_at = self._clock() + renewed
-            pause = renewed * random.uniform(*_REAUTHENTICATE_AFTER)
+        """Renew each session before it ends. `lifetime`: that of the first session, in seconds."""
+        current: float | None = lifetime
+        while current is not None and 0 < current < _MAX_SESSION_LIFETIME:
+            ends_at = self._clock() + current
+            pause = current * random.uniform(*_REAUTHENTICATE_AFTER)
             await anyio.sleep(max(pause, _MIN_SESSION_LIFETIME))
-            renewed = await self._renew_session(mechanism, ends_at)
+            current = await self._renew_session(mechanism, ends_at)
 
     async def _renew_session(self, mechanism: Mechanism, ends_at: float) -> float | None:
         """Re-authenticate; return the lifetime of the new session, None if the connection ends.
@@ -426,6 +433,8 @@ class BrokerConnection:
                 lifetime = await self._authenticate(mechanism, is_renewal=True)
             except KafkaGroupError as error:
                 left = ends_at - self._clock()
+                # Once requests are held back, SaslHandshake may have been sent, after which the
+                # broker takes no requests of the old session.
                 if self._reauthenticated is not None or left <= 0:
                     self._end(error)
                     return None
@@ -442,8 +451,8 @@ class BrokerConnection:
                 return lifetime
 
     async def _hold_back_requests(self) -> None:
-        """Let new requests wait, and wait for the responses to those in flight. KIP-368: the broker
-        takes no other request from SaslHandshake to the end."""
+        """Let new requests wait, and wait for the responses to those in flight. KIP-368: from
+        SaslHandshake until the authentication is complete, the broker takes no other request."""
         self._reauthenticated = OneShotEvent()
         if self._protocol.in_flight:
             self._drained = OneShotEvent()
@@ -451,6 +460,7 @@ class BrokerConnection:
             self._drained = None
 
     async def _authenticate(self, mechanism: Mechanism, *, is_renewal: bool) -> float:
+        """Authenticate; return the session's lifetime in seconds, 0.0 if it has no limit."""
         # Imported here: most connections have no SASL.
         from kafkagroup.transport.sasl.conversation import authenticate
 
@@ -468,7 +478,7 @@ class BrokerConnection:
                 scope.deadline = math.inf
                 await self._hold_back_requests()
                 scope.deadline = self._clock() + timeout
-            self._protocol.authenticating = True
+            self._protocol.is_authenticating = True
 
         try:
             with anyio.fail_after(timeout) as scope:
@@ -487,11 +497,11 @@ class BrokerConnection:
                 is_of_source=error.is_of_source,
             ) from error.__cause__
         finally:
-            self._protocol.authenticating = False
+            self._protocol.is_authenticating = False
 
     async def _wait_reauthenticated(self, timeout: float) -> float:
-        """Wait until the session is renewed, and for a throttle that began meanwhile, on any
-        connection; return how many seconds of `timeout` are left, which only the renewal takes.
+        """Wait until the session is renewed, and then for a throttle that began meanwhile, on any
+        connection. Return how many seconds of `timeout` are left; the throttle takes none of them.
 
         Like a response that does not arrive, a timeout closes the connection.
         """
@@ -550,7 +560,7 @@ class BrokerConnection:
             raise in_flight.error
         return cast(R, in_flight.response)
 
-    def _tells_cluster(self) -> bool:
+    def _can_identify(self) -> bool:
         """Whether the broker's responses to Metadata have a cluster id to compare with one that is
         known."""
         if self._identity is None or self._identity.cluster_id is None:
@@ -561,15 +571,17 @@ class BrokerConnection:
             return False
 
     def _awaits_identity(self) -> bool:
-        """Whether responses count only once the broker has named its cluster. The renewal of a
-        session neither waits for that nor asks: it takes place while the broker throttles, too."""
-        return not (self._identified or self._protocol.authenticating)
+        """Whether responses are held back until the broker has named its cluster. The renewal of a
+        session neither waits for that nor requests it: it takes place even while the broker
+        throttles."""
+        return not (self._is_identified or self._protocol.is_authenticating)
 
     def _request_identity(self, following: Request[Any]) -> None:
-        """Ask for the cluster ahead of a request, unless that one or an earlier one does."""
-        if not (self._requests_metadata or isinstance(following, MetadataRequest)):
+        """Request the cluster id before the request `following`, unless that request or an earlier
+        one does."""
+        if not (self._has_requested_identity or isinstance(following, MetadataRequest)):
             self._send(IDENTITY_REQUEST, self._protocol.choose_version(MetadataRequest))
-        self._requests_metadata = True
+        self._has_requested_identity = True
 
     def _time_out(self, what: str) -> RequestTimeoutError:
         error = RequestTimeoutError(f"{self._name}: no response to {what}")
@@ -605,6 +617,7 @@ class BrokerConnection:
         tasks.start_soon(self._write_all)
 
     def _fail(self, error: KafkaGroupError) -> None:
+        """Close with this error, and raise it in the callers of the requests in flight."""
         if self._error is not None:
             return
         self._error = error
@@ -615,7 +628,8 @@ class BrokerConnection:
             self._reauthenticated.set()
 
     def _end(self, error: KafkaGroupError) -> None:
-        """Fail, and cancel the tasks. Tasks that have not started end when they start."""
+        """Fail as `_fail` does, and cancel the connection's tasks. `_run`, if it has not started,
+        ends as soon as it starts."""
         self._fail(error)
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
@@ -630,7 +644,7 @@ class BrokerConnection:
                     if self._error is None:
                         await self._read_all()
                 finally:
-                    self._tasks = None  # a group that ends takes no writer
+                    self._tasks = None  # a task group that ends can start no writer
                     tasks.cancel_scope.cancel()
         finally:
             self._fail(ConnectionLostError(f"{self._name}: the connection was closed here"))
@@ -676,12 +690,12 @@ class BrokerConnection:
         return None
 
     def _raise_protocol_failure(self) -> None:
-        """Raise the error behind the responses that were delivered, if there is one."""
+        """Raise the error of the bytes that follow the delivered responses, if there is one."""
         if isinstance(self._error, MisdirectedError):
             raise self._error
         if (failure := self._protocol.failure) is not None:
-            # At once: the callers that these responses wake may send the next request before the
-            # reader ends.
+            # `_fail` at once, not when the reader ends: before that, the callers that these
+            # responses wake may send the next request.
             self._fail(failure)
             raise failure
 
@@ -696,8 +710,8 @@ class BrokerConnection:
 
     def _deliver(self, response: Response) -> None:
         if self._throttle is not None:
-            # Of each response, also of one that is not used: the next connection to this address
-            # would otherwise be throttled, too.
+            # Also for a response that is refused below: the broker throttles the next connection to
+            # this address, too, and the client would not know.
             self._throttle.on_response(response.message)
         if self._identity is not None:
             if isinstance(self._error, MisdirectedError):
@@ -709,7 +723,7 @@ class BrokerConnection:
             if self._awaits_identity():
                 self._held.append(response)
                 if type(response.message) is MetadataResponse:
-                    self._identified = True
+                    self._is_identified = True
                     self._deliver_held()
                 return
         self._pass_on(response)

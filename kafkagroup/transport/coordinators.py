@@ -1,7 +1,8 @@
-"""The coordinators of groups and of transactional ids: found, cached and invalidated here only.
+"""The coordinators of groups and of transactional ids: only this module looks them up, caches and
+invalidates them.
 
-All that one client sends to a coordinator shares what is known here: a look-up, and what a request
-has noticed of a coordinator that does not respond, or is none any more.
+All requests of a client to a coordinator share its look-up. If one of them notices that the broker
+does not respond, or is no longer the coordinator, it invalidates the coordinator for all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, FindCoordi
 __all__ = ["CoordinatorType", "Coordinators", "RequestCoordinator"]
 
 _MAX_KNOWN = 10_000
-"""The limit of coordinators that are kept: a client may describe ever new groups."""
+"""The limit of coordinators that are kept: a client may describe any number of groups."""
 
 
 class CoordinatorType(IntEnum):
@@ -48,11 +49,11 @@ class _LookUp:
 
 
 class Coordinators:
-    """The coordinators that one client uses. The type is that of a group unless given."""
+    """The coordinators that one client uses. Without `kind` the key is a group id."""
 
     def __init__(self, request: RequestCoordinator) -> None:
         self.unknown_to: Address | None = None
-        """The broker that named no coordinator when it was last asked for one."""
+        """The address of the last broker that was asked for a coordinator, if it named none."""
         self._request = request
         self._known: dict[tuple[CoordinatorType, str], Node] = {}
         self._in_flight: dict[tuple[CoordinatorType, str], _LookUp] = {}
@@ -111,7 +112,7 @@ class Coordinators:
 
     def store(self, node: Node, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> None:
         """Note the coordinator that was found."""
-        self._known.pop((kind, key), None)
+        self._known.pop((kind, key), None)  # put at the end: those found last are kept
         if len(self._known) >= _MAX_KNOWN:
             del self._known[next(iter(self._known))]
         self._known[kind, key] = node
@@ -123,8 +124,9 @@ class Coordinators:
         *,
         node: Node | None = None,
     ) -> None:
-        """Look the coordinator up again before the next request to it, unless another one than
-        `node` has been found since; with None in any case."""
+        """Forget a coordinator: it is looked up again before the next request to it. `node`: the
+        broker that is not the coordinator any more; nothing changes if another one has been found
+        meanwhile. None: forget the coordinator in any case."""
         if node in (None, self.known(key, kind)):
             self._known.pop((kind, key), None)
 
@@ -136,7 +138,8 @@ class Coordinators:
 
     def watch(self, group: str, on_found: Callable[[Node | None], None]) -> None:
         """Call `on_found` with the group's coordinator after each look-up, and with None when all
-        are forgotten. It replaces an earlier one of the same group, which has one member here."""
+        coordinators are forgotten. A group has one watcher, as a client has one member in it: a
+        later call replaces the earlier function."""
         self._watchers[group] = on_found
 
     def _notify(self, group: str, node: Node | None) -> None:

@@ -1,6 +1,6 @@
 """Opens TCP connections: names are looked up first, then the addresses are tried.
 
-Not with `anyio.connect_tcp`, which looks up names, and a local address, with threads that it shares
+`anyio.connect_tcp` is not used: it looks up names, and a local address, in threads that it shares
 with the application.
 """
 
@@ -46,7 +46,7 @@ async def open_stream(
     try:
         with anyio.fail_after(deadline - anyio.current_time()):
             targets = _targets(found, port, source, options.source_port or 0)
-            return await (connect(*targets[0]) if len(targets) == 1 else _first(targets))
+            return await (connect(*targets[0]) if len(targets) == 1 else _connect_any(targets))
     except OSError as error:
         is_late = isinstance(error, TimeoutError) and error.errno is None
         why = f"no connection within {options.connect_timeout} s" if is_late else reason(error)
@@ -56,32 +56,34 @@ async def open_stream(
 async def connect(
     family: int, address: tuple[Any, ...], source: tuple[Any, ...] | None
 ) -> ByteStream:
-    """Connect to one address, from a local one. Raises: OSError."""
+    """Connect to one address, from the local address `source` if it is not None. Raises:
+    OSError."""
     # Imported here: `anyio.abc` is a tenth of the import time of a consumer.
     from kafkagroup.transport.plain_stream import PlainStream
 
-    made = socket.socket(family, socket.SOCK_STREAM)
+    connected = socket.socket(family, socket.SOCK_STREAM)
     try:
-        made.setblocking(False)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if source is not None:
-            made.bind(source)
+            connected.bind(source)
         try:
-            made.connect(address)
+            connected.connect(address)
         except BlockingIOError:
-            await anyio.wait_writable(made)
-            if code := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            await anyio.wait_writable(connected)
+            if code := connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise OSError(code, os.strerror(code)) from None
     except BaseException:
-        made.close()
+        connected.close()
         raise
-    return PlainStream(made)
+    return PlainStream(connected)
 
 
 def _targets(
     found: Resolved, port: int, source: Resolved | None, source_port: int
 ) -> list[_Target]:
-    """Return the addresses to try, each with a local one of its family."""
+    """Return the addresses to try, each with a local address of the same family if there is a
+    `source`; an address without one is left out."""
     if source is None:
         return [(family, _with_port(address, port), None) for family, address in found.addresses]
     local = {f: _with_port(a, source_port) for f, a in reversed(source.addresses)}
@@ -92,8 +94,9 @@ def _with_port(address: tuple[Any, ...], port: int) -> tuple[Any, ...]:
     return (address[0], port, *address[2:])
 
 
-async def _first(targets: Sequence[_Target]) -> ByteStream:
-    """Try one address after the other, without waiting long for any. Raises: OSError."""
+async def _connect_any(targets: Sequence[_Target]) -> ByteStream:
+    """Try one address after the other, each at the latest `_NEXT_ADDRESS_AFTER` seconds after the
+    one before it; return the stream of the first that connects. Raises: OSError."""
     connected: list[ByteStream] = []
     errors: list[OSError] = []
 
@@ -120,14 +123,16 @@ async def _first(targets: Sequence[_Target]) -> ByteStream:
         return connected[0]
     finally:
         errors.clear()  # each has a traceback that refers to this list
-        for unused in connected[is_done:]:
+        for unused in connected[1 if is_done else 0 :]:  # several may connect at the same time
             await anyio.aclose_forcefully(unused)
 
 
 def _failure(errors: list[OSError]) -> OSError:
+    """Return the error of a host without an address that connects."""
     if len(errors) == 1:
         return errors[0]
-    failure = OSError("source_host has no address of the families of the broker's")
-    if errors:
-        failure.__cause__ = ExceptionGroup("every address has failed", tuple(errors))
+    if not errors:
+        return OSError("source_host has no address of the families of the broker's")
+    failure = OSError("every address has failed")
+    failure.__cause__ = ExceptionGroup(str(failure), tuple(errors))  # as `reason` expects it
     return failure

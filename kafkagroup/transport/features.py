@@ -15,10 +15,10 @@ __all__ = ["FinalizedFeatures", "request_features"]
 
 @frozen
 class FinalizedFeatures:
-    """The level of each finalized feature. Those of the highest epoch count."""
+    """The level of each finalized feature. Of two values the one with the higher epoch is newer."""
 
     epoch: int
-    """-1 if the broker does not tell."""
+    """-1 if the broker does not report one."""
     levels: Mapping[str, int]
 
 

@@ -1,7 +1,7 @@
 """Which cluster a client works with.
 
-A response of another cluster is never used: its connection is closed. One broker's other id is that
-broker's alone (`recovery` tells when the cluster has changed). No I/O.
+A response of another cluster is never used: its connection is closed. One broker of another cluster
+does not mean that the client's cluster has changed: `recovery` decides that. No I/O.
 """
 
 from __future__ import annotations
@@ -51,16 +51,18 @@ class ClusterIdentity:
         self.cluster_id = cluster_id
         """None before the first response, and with brokers that have no cluster id."""
         self.adoption_count = 0
-        """How often another cluster was adopted. What was read before is of an earlier cluster."""
+        """How often another cluster was adopted. A caller compares it before and after a wait: if
+        it has changed, what the caller read before is of the earlier cluster."""
 
     def refusal(self, response: object, name: str) -> MisdirectedError | None:
         """Return why a response must not be used; None if it may. The first cluster id becomes the
         client's. `name`: the broker's address, for the error."""
-        # Only Metadata and ApiVersions are known to have it, but in no response is it a result.
+        # Checked in every response, although only Metadata and ApiVersions are known to have this
+        # code: no response that has it contains a result.
         if getattr(response, "error_code", 0) == _REBOOTSTRAP_REQUIRED:
             return RebootstrapRequiredError(name)
         if type(response) is not MetadataResponse or not (found := response.cluster_id):
-            return None  # null is no identity
+            return None  # brokers without a cluster id return null
         if self.cluster_id is None:
             self.cluster_id = found
         if found != self.cluster_id:
@@ -74,9 +76,10 @@ class ClusterIdentity:
 
 
 def require_cluster(expected: str | None, found: str | None, what: str) -> None:
-    """Check that something that belongs to one cluster is used with it; null is no identity.
+    """Check that something that belongs to one cluster is used with it. A cluster id of None is
+    unknown, and matches any other.
 
-    `what`: what belongs to the cluster `expected`. Raises: ClusterChangedError.
+    `what`: what belongs to the cluster `expected`, in the plural. Raises: ClusterChangedError.
     """
     if expected is not None and found is not None and expected != found:
         raise ClusterChangedError(

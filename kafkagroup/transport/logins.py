@@ -1,10 +1,12 @@
 """When a client logs in again after a failure, and what it raises to the application. No I/O.
 
-Brokers and directories lock the accounts of clients that repeat a wrong password. So a refusal by
-all brokers is raised, and no login is tried until the application goes on. One broker that refuses
-what others accept is at fault itself: its logins are repeated, less and less often. What no broker
-has refused, such as a source of credentials that fails, is raised only before the first login, when
-the options may be wrong. A source that fails does so for each broker: one login tries for all.
+Brokers and directories lock the accounts of clients that repeat a wrong password. So if all brokers
+refuse the credentials, the error is raised to the application, and no login is tried until the
+application calls a method that continues (`resume`). One broker that refuses what others accept is
+at fault itself: its logins are repeated, less and less often. A failure that is not a broker's
+refusal, such as that of the source of credentials, is raised only before the first successful
+login, when the options may be wrong. A source that fails does so for each broker: one login tries
+for all.
 """
 
 from __future__ import annotations
@@ -20,19 +22,20 @@ from kafkagroup.transport.trouble import WARN_AFTER
 
 __all__ = ["Logins"]
 
-_AFTER_REFUSAL = (1.0, 10.0)
+_PAUSES_AFTER_REFUSAL = (1.0, 10.0)
 """Seconds between two logins at a broker that refuses, at least and at most; doubled for each
 further one."""
 
-_AFTER_FAILURE = (0.2, 1.0)
-"""The same if no broker has refused. All that needs a connection asks for one, and each broker may
-be tried: without a pause, a source that fails at once is called dozens of times a second."""
+_PAUSES_AFTER_FAILURE = (0.2, 1.0)
+"""The same after a failure that is not a broker's refusal. Many tasks request connections, and each
+tries one broker after the other: without a pause, a source that fails at once would be called
+dozens of times a second."""
 
 _SOURCE: Address = ("", 0)
-"""Stands for the source of credentials."""
+"""The source of credentials, in place of a broker's address."""
 
-_RAISE_INTERVAL = 60.0
-"""Seconds between two reports of failures that are repeated without the application."""
+_REPORT_INTERVAL = 60.0
+"""Seconds between two reports of failed logins that the client repeats by itself."""
 
 _MAX_FAILURES = 1_000
 """The limit of addresses whose failures are kept: a broker may name any number of others."""
@@ -40,16 +43,19 @@ _MAX_FAILURES = 1_000
 
 @define
 class _Failure:
-    """The last failed login at one broker."""
+    """The last failed login at one broker, or the last failure of the source of credentials."""
 
     error: AuthenticationError
     since: float
+    """When the first of the failures in a row was noted."""
     attempts: int
+    """How many failed in a row."""
     retry_at: float
+    """When the next login may be tried."""
 
     def pause(self) -> float:
-        """Return the seconds until the next login."""
-        pauses = _AFTER_REFUSAL if self.error.is_refusal else _AFTER_FAILURE
+        """Return the seconds to wait before the next login."""
+        pauses = _PAUSES_AFTER_REFUSAL if self.error.is_refusal else _PAUSES_AFTER_FAILURE
         return backoff(self.attempts, *pauses, 0.5)
 
 
@@ -61,17 +67,20 @@ class Logins:
         """Whether a broker that the metadata names has accepted a login: then the options are
         right."""
         self._failures: dict[Address, _Failure] = {}
-        """By broker, and as that of `_SOURCE` the failure of what no broker has to do with."""
+        """By the address of the broker; under `_SOURCE` the failure of the source of
+        credentials."""
         self._unreported: AuthenticationError | None = None
-        """The last refusal, if it was not reported as that of all brokers."""
+        """The last refusal by a broker that `refused_everywhere` has not reported yet."""
         self._suspended: AuthenticationError | None = None
-        """The refusal of all brokers, while no login is tried."""
+        """The refusal of all brokers, from `refused_everywhere` until `resume`: no login is
+        tried."""
         self._on_refused: Callable[[AuthenticationError], None] | None = None
         self._reported_at = float("-inf")
 
     def watch(self, on_refused: Callable[[AuthenticationError], None]) -> None:
-        """Call `on_refused` with what to raise to the application, which then calls `resume`.
-        Without it, the caller of each request gets the error, and nothing is held back."""
+        """Call `on_refused` with the error to raise to the application, which calls `resume` to
+        continue. Without `on_refused` the caller of each request gets the error, and no login is
+        delayed or suspended."""
         self._on_refused = on_refused
 
     def is_final(self, error: Exception) -> bool:
@@ -82,8 +91,9 @@ class Logins:
         return error.is_refusal or not self.has_worked
 
     def check(self, address: Address, now: float) -> None:
-        """Raise the last failure while it is too early for a login at this address. After a failure
-        one connection tries first: all of them at once would be as many logins."""
+        """Raise the last failure while it is too early for a login at this address. When its pause
+        is over, only the first caller may log in, and the next pause begins: otherwise all
+        connections would log in at once."""
         self.raise_suspended()
         if self._on_refused is None:
             return
@@ -95,8 +105,8 @@ class Logins:
             failure.retry_at = now + failure.pause()
 
     def may_ask_source(self, now: float) -> bool:
-        """Return whether a connection may renew its session: after a failure of the source one
-        connection asks it first."""
+        """Return whether a connection may renew its session. After a failure of the source only one
+        connection calls the source at a time, as in `check`."""
         failure = self._failures.get(_SOURCE)
         if failure is None or self._on_refused is None:
             return True
@@ -117,7 +127,7 @@ class Logins:
         self.has_worked |= is_known
 
     def failed(self, address: Address, error: AuthenticationError, now: float) -> None:
-        """Note a failed login. At other brokers it may succeed, unless the source has failed."""
+        """Note a failed login. It counts for this broker, or for all if the source has failed."""
         key = _SOURCE if error.is_of_source else address
         known = self._failures.get(key)
         if known is not None and known.error.is_refusal != error.is_refusal:
@@ -131,26 +141,27 @@ class Logins:
             del self._failures[next(iter(self._failures))]
         if not error.is_refusal:
             if not self.has_worked:
-                self._report_at_times(error, now)
+                self._report_at_intervals(error, now)
             return
         self._unreported = error
         if now - since >= WARN_AFTER:
-            self._report_at_times(error, now)
+            self._report_at_intervals(error, now)
 
     def refused_everywhere(self, now: float) -> None:
-        """Note that no broker accepts a login. Changes nothing unless one was tried since the last
-        time: a broker may be waiting for its pause to end."""
+        """Note that no broker accepts a login: report it, and suspend all logins. Changes nothing
+        if no login was refused since the last report: the brokers may only be in their pauses."""
         error = self._unreported
         if error is not None and self._on_refused is not None:
             self._suspended, self._unreported = error, None
             self._report(error, now)
 
     def resume(self) -> None:
-        """Note that the application goes on: log in again, after the pauses of each broker."""
+        """Note that the application continues: allow logins again, after the pause of each
+        broker."""
         self._suspended = None
 
-    def _report_at_times(self, error: AuthenticationError, now: float) -> None:
-        if now - self._reported_at >= _RAISE_INTERVAL:
+    def _report_at_intervals(self, error: AuthenticationError, now: float) -> None:
+        if now - self._reported_at >= _REPORT_INTERVAL:
             self._report(error, now)
 
     def _report(self, error: AuthenticationError, now: float) -> None:
@@ -160,5 +171,5 @@ class Logins:
 
 
 def _raise_again(error: AuthenticationError) -> NoReturn:
-    # Without its traceback, which would grow with each time.
+    # Without its traceback, which would grow each time that the error is raised.
     raise error.with_traceback(None)

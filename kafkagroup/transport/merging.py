@@ -2,9 +2,9 @@
 
 One response is the view of one broker, which may lag behind the others. What it adds counts at
 once: a topic, partitions, a broker, a newer leader epoch. What it takes away, or sets back, is only
-noted, and counts once the next response repeats it. Two rules need no second response, because the
-controller never does it: a topic does not lose partitions under the same topic id, and a leader
-epoch does not lose its leader.
+noted, and counts once the next response repeats it. Two changes never count, because the controller
+never makes them: a topic does not lose partitions under the same topic id, and a leader epoch does
+not lose its leader.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ each response."""
 
 @frozen
 class _Claim:
-    """What one response says of a topic in contradiction to what is known."""
+    """How one response contradicts what is known of a topic."""
 
     error_code: int = 0
     """One of `REFUSED_TOPIC`, or UNKNOWN_TOPIC_OR_PARTITION for a topic that is absent."""
@@ -57,8 +57,8 @@ _NONE_LOWER: Mapping[int, int] = {}
 
 @frozen
 class Unconfirmed:
-    """What the last response said in contradiction to what is known. It counts once the next
-    response repeats it."""
+    """How the last response contradicts what is known. It counts once the next response repeats
+    it."""
 
     nodes: Mapping[int, Node | None] = field(factory=dict)
     """Node id -> the node at another address; None if the response does not list it."""
@@ -89,8 +89,9 @@ def merge(
     in_use: Collection[str] = (),
 ) -> tuple[ClusterMetadata, Unconfirmed]:
     """Merge a response into what is known; return the new metadata, and what the next response must
-    confirm. `unconfirmed`: that of the response before; `requested`: the topics that the request
-    named, None for all topics; `in_use`: topics that stay known without being requested.
+    confirm. `unconfirmed`: what this response may confirm, as the merge of the response before
+    returned it; `requested`: the topics that the request named, None for all topics; `in_use`:
+    topics that stay known without being requested.
 
     Topics that were not requested are dropped: a broker could name new ones in each response."""
     nodes, unconfirmed_nodes = _nodes(known.nodes, nodes_of(response), unconfirmed.nodes)
@@ -98,7 +99,7 @@ def merge(
     reported = {
         t.name: t
         for t in response.topics
-        if t.name and _counts(t, known, requested, in_use) and is_legal_name(t.name)
+        if t.name and _is_wanted(t, known, requested, in_use) and is_legal_name(t.name)
     }
     expected = known.topics if requested is None else requested
     topics = {
@@ -129,6 +130,8 @@ def merge(
 def _nodes(
     known: Mapping[int, Node], reported: Mapping[int, Node], before: Mapping[int, Node | None]
 ) -> tuple[dict[int, Node], dict[int, Node | None]]:
+    """Return the nodes after a response, and those that the next response must confirm as
+    `Unconfirmed.nodes` has them; `before`: those of the response before."""
     nodes, unconfirmed = dict(reported), {}
     for node_id, node in known.items():
         found = reported.get(node_id)
@@ -141,14 +144,15 @@ def _nodes(
     return nodes, unconfirmed
 
 
-def _counts(
+def _is_wanted(
     topic: MetadataResponseTopic,
     known: ClusterMetadata,
     requested: Collection[str] | None,
     in_use: Collection[str],
 ) -> bool:
-    """Return whether a topic of a response was asked for. A list of all topics may have 250,000
-    without partitions, which the garbage collector would scan again and again."""
+    """Return whether to keep a topic of a response: it was requested, and, if all topics were, has
+    partitions or is used. A list of all topics may have 250,000 without partitions, which the
+    garbage collector would scan again and again."""
     name = topic.name
     if requested is not None:
         return name in requested
@@ -179,7 +183,7 @@ def _topic(
             return _described(response, shared), None
         return evolve(known, error_code=code), claim
     if code and not response.partitions:
-        # The broker knows the topic, but not yet its partitions: an election, or a passing fault.
+        # The broker knows the topic, but not its partitions at the moment, as during an election.
         return evolve(known, error_code=code), None
     if NO_ID not in (known.topic_id, topic_id) and known.topic_id != topic_id:
         # A recreated topic starts at epoch 0 again: epochs compare only for the same topic id.
@@ -207,7 +211,8 @@ def _absent(
 def _continued(
     known: TopicMetadata, response: MetadataResponseTopic, before: _Claim, shared: _Shared
 ) -> tuple[TopicMetadata, _Claim | None]:
-    """Return a topic that has the same id as before, as far as the response tells."""
+    """Return a topic whose id is the same as before, or is not in the response, as `_topic`
+    does."""
     partitions, lower_epochs = _partitions(response, shared, known.partitions, before.epochs)
     fewer = None
     if known.partitions.keys() - partitions.keys():

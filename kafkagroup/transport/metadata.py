@@ -25,7 +25,6 @@ __all__ = [
     "nodes_of",
 ]
 
-
 _MAX_NODES = 10_000
 """The limit of nodes that fetch responses add between two metadata responses."""
 
@@ -79,17 +78,19 @@ class ClusterMetadata:
     """Node id -> rack, also of nodes that were listed earlier: an offline node keeps its rack."""
 
     def leader(self, tp: TopicPartition) -> PartitionMetadata | None:
-        """Return a partition's leader; None if the partition is unknown."""
+        """Return the leader, epoch and replicas of a partition; None if the partition is
+        unknown."""
         topic = self.topics.get(tp.topic)
         return None if topic is None else topic.partitions.get(tp.partition)
 
     def leader_node(self, tp: TopicPartition) -> Node | None:
-        """Return the broker that leads a partition; None if it is unknown."""
+        """Return the broker that leads a partition; None if the partition, its leader or the
+        leader's address is unknown."""
         partition = self.leader(tp)
         return None if partition is None else self.nodes.get(partition.leader)
 
     def without_leader(self, partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
-        """Return the partitions whose leader is unknown, or is no known broker."""
+        """Return the partitions for which `leader_node` returns None."""
         return (tp for tp in partitions if self.leader_node(tp) is None)
 
     def replica_racks(self, topics: Iterable[str]) -> Racks:
@@ -124,7 +125,8 @@ class NamedLeaders:
     def __init__(self, endpoints: Iterable[NodeEndpoint | produce.NodeEndpoint]) -> None:
         self._endpoints = {e.node_id: e for e in endpoints}
         self._nodes: dict[int, Node] = {}
-        """Those of the endpoints that lead a partition: nothing needs the others."""
+        """The endpoints that lead one of `_partitions`: the others are not added to the
+        metadata."""
         self._partitions: dict[str, dict[int, PartitionMetadata]] = {}
 
     def add(

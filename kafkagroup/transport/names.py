@@ -1,8 +1,9 @@
 """The addresses of host names, looked up in threads of the client's own.
 
-The system's look-up blocks, for half a minute where no name server responds. While it takes long or
-fails for now, the addresses of the last one are used: a broker keeps its address for longer than a
-name server's outage lasts, and another cluster is recognized (`identity`).
+The system's look-up blocks, for half a minute where no name server responds. While a look-up takes
+long, or fails for a reason that may pass, the addresses of the last one are used: a broker keeps
+its address for longer than an outage of a name server lasts, and if a broker of another cluster has
+taken it over, `identity` finds out.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _MAX_KNOWN = 1_000
 _NO_SUCH_NAME = {
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name)
 }
-"""What a name server answers for a name without addresses. All other failures may pass."""
+"""The codes of the look-up of a name that has no addresses. Failures with other codes may pass."""
 
 
 class UnresolvedError(ConnectionLostError):
@@ -64,7 +65,7 @@ class Names:
         self._look_ups: dict[str, Job[list[SocketAddress]]] = {}
         """The look-ups under way, by name: connections to one host share them."""
         self._known: dict[str, list[SocketAddress]] = {}
-        """By name: the addresses that were found last."""
+        """Name -> the addresses that were found last."""
 
     async def resolve(self, host: str, until: float = math.inf) -> Resolved:
         """Return the addresses of a name. `until`: a time on the loop's clock.
@@ -88,6 +89,7 @@ class Names:
                 return Resolved(look_up.result())
             except (OSError, ValueError) as error:  # ValueError: not a possible host name
                 trouble = f"the name is not resolved: {reason(error)}"
+                # The earlier addresses are used only if the failure may pass.
                 if not isinstance(error, socket.gaierror) or error.errno in _NO_SUCH_NAME:
                     known = None
         if known is None:
@@ -106,7 +108,7 @@ class Names:
 
 
 def _numeric(host: str) -> Resolved | None:
-    """Return the address that `host` is; None if it is a name. Does not block."""
+    """Return the address if `host` is a numeric one; None if it is a name. Does not block."""
     try:
         return Resolved(_addresses(host, socket.AI_NUMERICHOST))
     except (OSError, ValueError):
@@ -114,7 +116,7 @@ def _numeric(host: str) -> Resolved | None:
 
 
 def _addresses(host: str, flags: int = 0) -> list[SocketAddress]:
-    """Raises: OSError, ValueError."""
+    """Return the addresses of a host name, by the system's look-up. Raises: OSError, ValueError."""
     found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=flags)
     # A Python without IPv6 returns (number, bytes) for addresses of that family.
     return [(family, address) for family, _, _, _, address in found if isinstance(address[0], str)]

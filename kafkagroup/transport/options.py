@@ -41,8 +41,8 @@ class ClientOptions:
             `300.0`.
         connections_max_idle: Seconds without a request after which a connection is closed; the next
             request opens one. Default `540.0`.
-        adopts_cluster_change: Whether the client goes on with another cluster if its bootstrap
-            addresses lead there. Default `False`.
+        adopts_cluster_change: Whether the client adopts another cluster if its bootstrap addresses
+            lead there. Default `False`.
         max_frame_bytes: The largest response that is accepted, in bytes. Default `MAX_FRAME_BYTES`.
         receive_bytes: Bytes to read from a socket at a time: a fetch response takes few system
             calls. Default 1,048,576.
@@ -74,7 +74,7 @@ class ClientOptions:
     connections_max_idle: float = 540.0
     """Seconds without a request after which a connection is closed; the next request opens one."""
     adopts_cluster_change: bool = False
-    """Whether the client goes on with another cluster if its bootstrap addresses lead there."""
+    """Whether the client adopts another cluster if its bootstrap addresses lead there."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     """The largest response that is accepted, in bytes."""
     receive_bytes: int = 1_048_576
@@ -132,8 +132,8 @@ def _parse_server(entry: str) -> Address:
         host, _, port = entry.partition(":")
         valid = ":" not in port
     if not valid or not host or (port and not port.isdecimal()) or int(port or 9092) > 65535:
-        _, is_url, address = entry.rpartition("@")  # before it, a URL may have a password
-        shown = f"...@{address}" if is_url else entry
+        _, at_sign, address = entry.rpartition("@")  # before it, a URL may have a password
+        shown = f"...@{address}" if at_sign else entry
         raise ConfigurationError(
             f"bootstrap_servers has {shown!r}; expected host:port, or [ipv6-address]:port"
         )

@@ -28,13 +28,14 @@ class Origin:
         self._forks = _forks
         self._thread = threading.current_thread()
         self._loop = asyncio_loop()
-        """None on trio: its loop keeps its thread."""
+        """None on trio, where the thread identifies the loop."""
         self.thread_id = threading.get_ident()
-        """For checks of each record."""
+        """The thread of the loop. Comparing it is cheap enough to do for each record."""
 
     @property
-    def fork(self) -> str:
-        """What to say in a process that was forked from the client's; "" in the client's own."""
+    def fork_message(self) -> str:
+        """The text of the error in a process that was forked from the client's; "" in the client's
+        own process."""
         if self._forks == _forks:
             return ""
         return (
@@ -48,14 +49,14 @@ class Origin:
         """Whether the caller runs in the client's loop, or in its thread while no loop runs there:
         a coroutine always runs in one."""
         loop = asyncio_loop()
-        if loop is None:  # so it does on trio
+        if loop is None:  # on trio, or outside of any loop
             return threading.current_thread() is self._thread
         return loop is self._loop
 
     def check(self) -> None:
         """Raises: IllegalStateError if the caller runs in another process, or in another loop."""
-        if fork := self.fork:
-            raise IllegalStateError(fork)
+        if message := self.fork_message:
+            raise IllegalStateError(message)
         if not self.is_in_loop:
             raise IllegalStateError(self._elsewhere())
 

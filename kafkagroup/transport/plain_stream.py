@@ -20,8 +20,8 @@ class PlainStream(ByteStream):
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
-        """For a user that reads or writes it directly, in place of this stream."""
-        _open.add(self)
+        """For code that reads or writes the socket itself instead of using this stream."""
+        _open_streams.add(self)
         self._receiving = anyio.ResourceGuard("reading from")
         self._sending = anyio.ResourceGuard("writing to")
 
@@ -71,24 +71,25 @@ class PlainStream(ByteStream):
         return anyio.ClosedResourceError() if is_closed else anyio.BrokenResourceError()
 
 
-_open: WeakSet[PlainStream] = WeakSet()
+_open_streams: WeakSet[PlainStream] = WeakSet()
 
 
 def _on_fork() -> None:
-    """Let go of the parent's connections in a forked process, which could read the responses, and
-    keep the broker from seeing that the parent has ended. The descriptors stay valid: the loop's
-    copy still has them, and to unregister them would unregister the parent's."""
-    connected = [number for stream in _open if (number := stream.socket.fileno()) >= 0]
+    """Release the parent's connections in a forked process: it could read the parent's responses,
+    and would keep the connections open after the parent has ended. The descriptors are replaced,
+    not closed: the copy of the loop still has them registered, and to unregister them would
+    unregister the parent's, too."""
+    connected = [number for stream in _open_streams if (number := stream.socket.fileno()) >= 0]
     if not connected:
         return
-    # First, and not last: the process may have as many files open as it may have.
+    # Closed before the null device is opened: the process may have reached its limit of open files.
     os.close(connected[0])
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for number in connected:
-        if number != nothing:
-            os.dup2(nothing, number, inheritable=False)
-    if nothing not in connected:
-        os.close(nothing)
+        if number != null:
+            os.dup2(null, number, inheritable=False)
+    if null not in connected:
+        os.close(null)
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

@@ -23,18 +23,18 @@ from kafkagroup.transport.trouble import Problem, Troubles
 __all__ = ["Attempts", "Recovery", "Survey"]
 
 _CONFIRM_AFTER = 1.0
-"""Seconds. One round of responses is an opinion: a name may lead to another address for a moment.
-A later round must say the same."""
+"""Seconds after which a later round of requests to the bootstrap addresses confirms an earlier one.
+One round does not suffice: a name may lead to another address for a moment."""
 
 _CONFIRM_SOME_AFTER = 10.0
-"""The same in seconds, while some bootstrap addresses do not respond."""
+"""The same, while some bootstrap addresses do not respond."""
 
 _FORGET_AFTER = 30.0
-"""Seconds after which a round is not confirmed by the next one."""
+"""Seconds after which a round is too old to be confirmed by the next one."""
 
 _REBOOTSTRAP_INTERVAL = 5.0
-"""Seconds between two times that brokers may require to bootstrap again: each time closes the
-connections to all brokers."""
+"""Seconds between two requirements of brokers to bootstrap again that the client obeys: each time
+it closes the connections to all brokers."""
 
 _REPORT_INTERVAL = 60.0
 """Seconds between two reports to the application that the cluster has changed."""
@@ -51,9 +51,9 @@ class Attempts:
     foreign: dict[Address, str] = field(factory=dict)
     """Bootstrap address -> the id of the other cluster that it leads to."""
     has_timed_out: bool = False
-    """Whether one of them may be slow: it has had a part of the request timeout only."""
+    """Whether one of the brokers may only be slow: it had only a part of the request timeout."""
     silent_count: int = 0
-    """How many other bootstrap addresses did not respond."""
+    """How many bootstrap addresses failed for another reason than those in `foreign`."""
     reasons: list[str] = field(factory=list)
     unauthenticated: AuthenticationError | None = None
     """Why a connection was not authenticated: a broker's refusal, if there is one."""
@@ -81,8 +81,8 @@ class Attempts:
         return found if found is not None and found.is_refusal else None
 
     def error(self) -> KafkaGroupError:
-        """Return why a connection was not authenticated, or else the error with the reasons of
-        some."""
+        """Return the error to raise: why a connection was not authenticated, else an error with the
+        first reasons."""
         if self.unauthenticated is not None:
             return self.unauthenticated
         distinct = list(dict.fromkeys(self.reasons))
@@ -119,13 +119,15 @@ class Survey:
         expected: str | None,
         attempts: Attempts,
     ) -> ClusterChangedError | None:
-        """Return the error if the addresses lead to another cluster, also in an earlier round.
+        """Return the error if the bootstrap addresses lead to another cluster in this round and in
+        an earlier one, else None.
 
-        `attempts`: no broker responded, and all bootstrap addresses were asked.
+        `attempts`: those of a round in which no broker responded and all bootstrap addresses were
+        asked; `expected`: the id of the client's cluster.
         """
         others = set(attempts.foreign.values()) - {expected}
         if expected is None or len(others) != 1:
-            self._sighting = None  # none, or different ones: no cluster that could replace this one
+            self._sighting = None  # only a single other cluster can replace the client's
             return None
         (host, port), found = min(attempts.foreign.items())
         seen = self._sighting
@@ -146,8 +148,8 @@ class Survey:
 
 
 class Recovery:
-    """What the responses and failures of one client's brokers tell. Times are on the loop's
-    clock."""
+    """Decides when one client bootstraps again and whether its cluster has changed, by the
+    responses and failures of its brokers. Times are on the loop's clock."""
 
     def __init__(self, rebootstrap_trigger: float) -> None:
         """`rebootstrap_trigger`: seconds without a response of a known broker after which to
@@ -157,8 +159,9 @@ class Recovery:
         self._trigger = rebootstrap_trigger
         self._survey = Survey()
         self._failing_since: float | None = None
-        """When the first request to a known broker failed since one succeeded."""
+        """When a request to a known broker failed for the first time since one succeeded."""
         self._required_at = float("-inf")
+        """When the client last obeyed a broker that required it to bootstrap again."""
         self._reported_at = float("-inf")
 
     def on_response(self) -> None:
@@ -170,17 +173,18 @@ class Recovery:
         """Note that a known broker has not responded."""
         self._failing_since = self._failing_since or now
 
-    def begin_again(self) -> None:
+    def on_rebootstrap(self) -> None:
         """Note that the client bootstraps again."""
         self._failing_since = None
 
-    def is_due(self, now: float) -> bool:
+    def is_rebootstrap_due(self, now: float) -> bool:
         """Return whether no known broker has responded for so long that the bootstrap addresses are
         asked instead: with many brokers that do not respond, one round takes minutes."""
         return self._failing_since is not None and now - self._failing_since >= self._trigger
 
-    def may_be_required(self, now: float) -> bool:
-        """Return whether to obey a broker that requires to bootstrap again: not too often."""
+    def may_rebootstrap(self, now: float) -> bool:
+        """Return whether to obey a broker that requires the client to bootstrap again, and note the
+        time if so: the next requirement may be obeyed after `_REBOOTSTRAP_INTERVAL`."""
         if now < self._required_at + _REBOOTSTRAP_INTERVAL:
             return False
         self._required_at = now
@@ -195,8 +199,8 @@ class Recovery:
         return self.change
 
     def report(self, now: float, change: ClusterChangedError, troubles: Troubles) -> bool:
-        """Report that the cluster has changed; return whether to tell the application: once a
-        minute."""
+        """Report to `troubles` that the cluster has changed; return whether to report it to the
+        application, too, which is due once every `_REPORT_INTERVAL`."""
         problem = Problem(
             subject="bootstrap_servers",
             cause=f"{change.address} leads to cluster {change.found}, and no broker of cluster"

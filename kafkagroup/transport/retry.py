@@ -16,18 +16,20 @@ from kafkagroup.transport.options import ClientOptions
 __all__ = ["RetryBackoff", "part_of", "part_until"]
 
 _PART = 1 / 3
+"""The fraction of a timeout that the first attempt gets."""
+
 _LEAST_PART = 1.0
-"""Seconds. A shorter attempt would give up brokers that are only busy."""
+"""Seconds. A shorter attempt would fail at brokers that are only busy."""
 
 
 def part_of(timeout: float) -> float:
-    """Return how many seconds of a timeout one attempt may take, if another one may follow. The
-    connection may be dead, and then nothing but a new one helps."""
+    """Return how many seconds of a timeout one attempt may take, if another one may follow: if the
+    connection is dead, only another attempt over a new connection succeeds."""
     return max(timeout * _PART, min(timeout, _LEAST_PART))
 
 
 def part_until(deadline: float) -> float:
-    """Return by when one attempt must have ended if another one may follow until `deadline`."""
+    """Return the deadline of one attempt, if another one may follow until `deadline`."""
     now = anyio.current_time()
     return now + part_of(deadline - now)
 

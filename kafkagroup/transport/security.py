@@ -146,7 +146,8 @@ class Security:
             allow_plaintext_credentials: Whether PLAIN and OAUTHBEARER may be used without TLS,
                 readable on the network. Default `False`.
         """
-        # First, and under the same names: the traceback of a later error may show variables.
+        # Wrapped first, and assigned to the same names: the traceback of a later error may show
+        # the variables.
         ssl_ca_pem = _wrapped(ssl_ca_pem)
         ssl_certificate_pem = _wrapped(ssl_certificate_pem)
         ssl_key_pem = _wrapped(ssl_key_pem)
@@ -280,6 +281,7 @@ class Security:
                 " SCRAM mechanism, or set allow_plaintext_credentials=True"
             )
         if not isinstance(mechanism, str):
+            # The first of the given options is `sasl_mechanism` itself.
             self._refuse_any(given[1:], "no use beside a sasl_mechanism of your own")
             return mechanism
         if mechanism == "OAUTHBEARER":
@@ -308,18 +310,20 @@ class Security:
         return [name for name in names if getattr(self, name) is not None]
 
     def _refuse_any(self, names: list[str], reason: str) -> None:
+        """Raise ConfigurationError if there are any names."""
         if names:
             raise ConfigurationError(f"{', '.join(names)}: {reason}")
 
     def _refuse_twice(self, *prefixes: str) -> None:
+        """Raise for an option that is given both as a file and as a text."""
         for prefix in prefixes:
             both = [name for name in self._given(prefix) if name.endswith(("_location", "_pem"))]
             if len(both) > 1:
                 raise ConfigurationError(f"{' and '.join(both)}: give one of them")
 
     def _refuse_confused(self, *prefixes: str) -> None:
-        """Raise for a text where the name of a file belongs, and the other way round. The error
-        does not show the value: it may be a private key."""
+        """Raise for a text in PEM where the name of a file is expected, and the other way round.
+        The error does not show the value: it may be a private key."""
         for prefix in prefixes:
             location, pem = getattr(self, f"{prefix}_location"), getattr(self, f"{prefix}_pem")
             if location is not None and _PEM_BEGIN in location:

@@ -3,8 +3,8 @@
 Nothing here uses the threads that the application shares: those of anyio and the loop's default
 executor may all be busy for minutes, with work that itself waits for this client.
 
-Waiting for a job needs no shield: a caller that is cancelled leaves, and the job runs once, for
-whoever waits for it then.
+Waiting for a job needs no shield from cancellation: if a waiting task is cancelled, the job still
+runs to its end, and other tasks can wait for it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Post = Callable[[Callable[[], object]], object]
 loop has ended."""
 
 _LONG = 0.25
-"""Seconds after which a job counts as long, and no longer keeps others from beginning."""
+"""Seconds after which a job counts as long, and is not counted for the limit of short jobs."""
 
 
 class ThreadTimeoutError(RequestTimeoutError):
-    """A thread of this client took too long: no broker is to blame."""
+    """A thread of this client took too long: the broker is not the cause."""
 
 
 def post_to_loop() -> Post:
@@ -77,14 +77,14 @@ class Job(Generic[T]):
         return self._has_ended.is_set()
 
     def begin(self) -> float:
-        """Begin once there is room, unless it has begun; return as `WorkerThreads.begin_waiting`.
-        For callers that do not `wait`."""
+        """Begin the work as soon as a thread is free, unless it has begun. Return what
+        `WorkerThreads.begin_waiting` returns. For callers that do not `wait`."""
         return self._threads.begin(self)
 
     async def wait(self, until: float = math.inf) -> bool:
         """Wait until the work has ended, or until a time on the loop's clock; return whether it has
-        ended. A job that has not begun when its last waiter leaves begins when the next one
-        comes."""
+        ended. If the work has not begun when the last waiting task leaves, the job is withdrawn; it
+        is queued again when another task waits."""
         self._waiter_count += 1
         try:
             room_in = self.begin()
@@ -104,7 +104,7 @@ class Job(Generic[T]):
             try:
                 raise self._error
             finally:
-                del self  # a cycle of error, frame and job would keep what the work was given
+                del self  # a cycle of error, frame and job would keep the job's objects in memory
         return self._value
 
     def run(self) -> None:
@@ -122,43 +122,46 @@ class Job(Generic[T]):
 
 
 class WorkerThreads:
-    """Runs up to `limit` jobs at a time, each in a thread. Those that have become long are not
-    counted, so that they do not hold up short ones, up to `most` threads in all. May be called from
-    any loop.
+    """Runs up to `short_limit` jobs at a time, each in a thread. Jobs that have become long are not
+    counted, so that they do not hold up short ones, but there are never more than `total_limit`
+    threads. May be called from any loop.
 
     The threads end when there is nothing to do, and do not keep the process from exiting.
     """
 
-    def __init__(self, limit: int = 4, most: int = 32) -> None:
-        self._limit = limit
-        self._most = most
+    def __init__(self, short_limit: int = 4, total_limit: int = 32) -> None:
+        self._short_limit = short_limit
+        self._total_limit = total_limit
         self._lock = threading.Lock()
         self._waiting: deque[Job[Any]] = deque()
         self._running: dict[Job[Any], float] = {}
         """Job -> when it began."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return WorkerThreads, (self._limit, self._most)  # a copy has threads of its own
+        # A copy has threads of its own.
+        return WorkerThreads, (self._short_limit, self._total_limit)
 
     async def __call__(self, work: Callable[[], T], /) -> T:
-        """Run a function in a thread; return its result. A caller that is cancelled abandons the
-        thread, which counts as one of the `limit` until the function returns."""
+        """Run a function in a thread; return its result. If the caller is cancelled, the thread
+        still runs the function to its end, and counts until then."""
         job = Job(work, self)
         await job.wait()
         return job.result()
 
     def begin(self, job: Job[Any]) -> float:
-        """Begin a job that has not begun, once there is room; return as `begin_waiting`."""
+        """Queue a job unless it has begun, and begin the queued jobs for which there is room.
+        Return what `begin_waiting` returns."""
         with self._lock:
             if not job.has_begun and job not in self._waiting:
                 self._waiting.append(job)
         return self.begin_waiting()
 
     def begin_waiting(self) -> float:
-        """Begin jobs that wait, as far as there is room; return in how many seconds there may be
-        room for more, infinity if nothing waits or only the end of a job makes room."""
+        """Begin the queued jobs for which there is room. Return in how many seconds to call this
+        again, because a running job then counts as long; infinity if no job is queued, or only the
+        end of a job makes room."""
         with self._lock:
-            while (job := self._next()) is not None:
+            while (job := self._take_next()) is not None:
                 try:
                     start_thread(job, self._finish)
                 except RuntimeError:  # the process has as many threads as it may have
@@ -166,7 +169,7 @@ class WorkerThreads:
                     job.has_begun = False
                     self._waiting.appendleft(job)
                     return _LONG
-            if not self._waiting or len(self._running) >= self._most:
+            if not self._waiting or len(self._running) >= self._total_limit:
                 return math.inf
             now = time.monotonic()
             return min((at - now for at in self._long_at() if now < at), default=0.0)
@@ -176,12 +179,13 @@ class WorkerThreads:
         with self._lock, suppress(ValueError):
             self._waiting.remove(job)
 
-    def _next(self) -> Job[Any] | None:
-        """Return the job to begin now, as one that runs; None if nothing waits or there is no
-        room."""
+    def _take_next(self) -> Job[Any] | None:
+        """Move the next queued job to the running ones, and return it; None if no job is queued or
+        there is no room."""
         now = time.monotonic()
         short_count = sum(now < at for at in self._long_at())
-        if not self._waiting or short_count >= self._limit or len(self._running) >= self._most:
+        has_room = short_count < self._short_limit and len(self._running) < self._total_limit
+        if not self._waiting or not has_room:
             return None
         job = self._waiting.popleft()
         job.has_begun = True
@@ -196,7 +200,7 @@ class WorkerThreads:
         """Note that a job has ended; return the one that its thread runs next, if any."""
         with self._lock:
             del self._running[job]
-            return self._next()
+            return self._take_next()
 
 
 def start_thread(job: Job[Any], finish: Callable[[Job[Any]], Job[Any] | None]) -> None:
@@ -208,19 +212,21 @@ def start_thread(job: Job[Any], finish: Callable[[Job[Any]], Job[Any] | None]) -
             following.run()
             following = finish(following)
 
-    # Free-threaded Python would pass on this context, in which anyio finds a running loop.
+    # An empty context: free-threaded Python would pass on the current one, in which anyio would
+    # find a running loop.
     threading.Thread(
         target=Context().run, args=(run,), name="kafkagroup worker", daemon=True
     ).start()
 
 
 class ThreadWait:
-    """Runs functions in threads, and tells whether a call waits for one: its timeout must not be
-    blamed on the broker."""
+    """Runs functions in threads, and tells after a timeout whether the call was waiting for a
+    thread: the error must not blame the broker then."""
 
     def __init__(self, run_in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._run_in_thread = run_in_thread
         self.is_waiting = False
+        """Whether a call waits for a thread, or was cancelled while it did."""
 
     async def __call__(self, work: Callable[[], T], /) -> T:
         self.is_waiting = True

@@ -27,7 +27,8 @@ class BrokerThrottle:
 
     def on_response(self, message: object) -> None:
         """Extend the throttle by what a response asks for."""
-        # KIP-219: the broker responds first and throttles after; it counts on us to hold back.
+        # KIP-219: the broker responds at once, and expects the client to wait before the next
+        # request.
         throttle = min(getattr(message, "throttle_time_ms", 0) / 1000, _MAX_THROTTLE)
         if throttle > 0:
             # Not `anyio.current_time`: this may be called outside of any task, where it fails.

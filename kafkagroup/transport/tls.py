@@ -26,8 +26,7 @@ from kafkagroup.transport.tls_files import FileContext
 __all__ = ["Tls", "client_context", "tls_error"]
 
 _OTHER_NAME = frozenset((62, 64))
-"""X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
-
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 _WITHOUT_TLS = (
     "is this the port of a TLS listener? One without TLS takes security=None, or a Security with"
@@ -40,7 +39,7 @@ class Tls:
     """Adds TLS to streams."""
 
     def __init__(self, context: ssl.SSLContext | FileContext) -> None:
-        """`context`: one that never changes, or one that follows its files."""
+        """`context`: one that never changes, or one that is read again when its files change."""
         self._context = context
 
     @property
@@ -82,7 +81,8 @@ class Tls:
             raise
 
     def wrap_socket(self, connected: socket.socket, host: str, name: str) -> ssl.SSLSocket:
-        """The same as `wrap`, for a blocking socket of a client that runs in a thread.
+        """The same as `wrap`, for a blocking socket of a client that runs in a thread, such as
+        ZooKeeper's.
 
         Raises: TlsError; OSError when the connection broke.
         """
@@ -205,7 +205,8 @@ def _reason(error: Exception) -> str:
 
 
 def tls_error(name: str, error: ssl.SSLError, peer: str = "broker") -> TlsError:
-    """Return the error of a failed handshake with `name`: what failed, and what to do."""
+    """Return the error of a failed handshake with `name`: what failed, and what to do. `peer`: what
+    the error calls the other side."""
     reason = escaped(_reason(error))
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _OTHER_NAME:

@@ -46,7 +46,7 @@ class FileContext:
         self._loaded = _contents(self._paths)
         """The contents of the files that `current` was made from."""
         self._unusable: list[object] | None = None
-        """The contents that did not load last; None if the last ones did."""
+        """The contents that failed to load, if the last attempt failed; else None."""
         self.current = make()
         """The context of the last connection."""
 
@@ -56,7 +56,8 @@ class FileContext:
         return bool(self._paths) or self._trust_system
 
     def renew(self) -> ssl.SSLContext:
-        """Return the context, made again if a file has changed. Reads files: for a thread."""
+        """Return the context, made again if a file has changed. Call it in a thread: it reads
+        files."""
         with self._lock:
             if self._is_system_unread:
                 self._read_system()
@@ -114,7 +115,8 @@ def _contents_of(path: str) -> object:
 
 
 def _identity(entry: os.DirEntry[str]) -> tuple[str, int, int, int]:
-    """Return what differs when a file of a directory is replaced: some have hundreds."""
+    """Return what differs when a file of a directory is replaced. The contents are not read, as
+    some directories have hundreds of files."""
     try:
         status = entry.stat()
     except OSError:

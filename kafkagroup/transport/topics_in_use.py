@@ -22,12 +22,12 @@ class TopicsInUse:
         """Topic -> the number of calls in progress that need it."""
 
     def follow(self, source: Callable[[], Iterable[str]]) -> None:
-        """Also need the topics that `source` returns, at each refresh."""
+        """Add the topics that `source` returns at each refresh."""
         self._sources.append(source)
 
     @contextmanager
     def during(self, topics: Iterable[str]) -> Iterator[None]:
-        """Need these topics for the time of one call."""
+        """A context in which these topics are needed: for the time of one call."""
         needed = frozenset(topics)
         self._call_counts.update(needed)
         try:

@@ -1,8 +1,8 @@
 """Operations that keep failing: retries report each failure and success here. An operation without
 progress for a while is logged, published as an event, and reported by `health()`.
 
-Nothing here waits, reads a clock, or runs between reports: a retry reports often enough that its
-warning is in time, and an operation that works reports nothing.
+Nothing here waits or reads a clock: warnings are logged when a failure is reported, and retries
+report often enough that a warning is in time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _WARN_INTERVAL = 60.0
 """Seconds between two warnings of the same trouble."""
 
 _FORGET_AFTER = 30.0
-"""Seconds without a report after which a failure counts as new: there was no attempt meanwhile.
-Longer than a retry's backoff, and than a request in flight goes without a report."""
+"""Seconds without a report after which a failure counts as new, because there was no attempt
+meanwhile. Longer than the backoff between retries, and than the time for which a request in flight
+reports nothing."""
 
 _MAX_TROUBLES = 1_000
 """The limit of open troubles: a broker may name any number of addresses and partitions."""
@@ -42,7 +43,7 @@ class Problem:
     advice: str
     """What to check."""
     topic: str | None = None
-    """The topic, where a topic cannot be consumed."""
+    """The topic, if the problem is that it cannot be consumed."""
     is_foreign_cluster: bool = False
     """Whether an address leads to another cluster."""
     has_own_finding: bool = False
@@ -74,8 +75,8 @@ class Troubles:
     def __init__(self, publish: Callable[[GroupEvent], None] | None = None) -> None:
         """`publish` is called with each event."""
         self.open: dict[Hashable, _Trouble] = {}
-        """By key: operations whose last attempt failed. Check it before `succeeded` on a hot path,
-        as it is empty while everything works."""
+        """Key of an operation -> its trouble, if its last attempt failed. Empty while everything
+        works: a caller on a hot path checks that before it calls `succeeded`."""
         self._publish = publish
         self._warned: dict[str, float] = {}
         """Text of a problem -> when it was logged: several operations may fail for one cause."""

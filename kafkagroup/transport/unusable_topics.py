@@ -1,5 +1,5 @@
-"""Why a topic or partition cannot be used: it does not exist, has an illegal name, or may not be
-described. Reads the metadata; sends no request."""
+"""Why a topic or partition cannot be used: it does not exist, has an illegal name, or this client
+is not authorized to describe it. Reads the metadata; sends no request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def topic_problem(metadata: ClusterMetadata, name: str) -> Problem | None:
 
 def partition_error(metadata: ClusterMetadata, tp: TopicPartition, what: str) -> BrokerError | None:
     """Return the error of a partition that cannot be used; None if it can be used, or if the
-    metadata does not show it yet."""
+    metadata does not show yet whether it can. `what` begins the error's text."""
     code = _code(metadata, tp.topic)
     topic = metadata.topics.get(tp.topic)
     if topic is not None and topic.partitions and tp.partition not in topic.partitions:

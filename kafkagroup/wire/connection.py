@@ -2,8 +2,8 @@
 
 Framing, correlation ids and the choice of versions happen only here. As in h11, the caller owns the
 socket: it lets the socket write to the `room`, reports the bytes to `received`, and sends the bytes
-that `send` returns. After a `RemoteProtocolError` the connection is unusable, and
-every later call raises.
+that `send` returns. After a `RemoteProtocolError` the connection is unusable: later calls of `send`
+and `received` raise.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ _GROWTH = 16
 make memory grow, and each growth copies the buffer."""
 
 _ELEMENTS_AT_ONCE = 1_000
-"""Most elements in a response that is decoded at once: a few milliseconds, if nothing is compiled.
-Bytes would be no measure: a fetch response of 50 MiB may have one partition."""
+"""The maximum number of elements in a response that is decoded in the event loop: a few
+milliseconds, if nothing is compiled. The number of bytes would be no measure: a fetch response of
+50 MiB may have one partition."""
 
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">ihhih")
+"""Size, API key, version, correlation id, and the length of the client id."""
 
 
 @message(-1, "0", flexible="0")
@@ -76,7 +78,7 @@ class LargeResponse:
     """A response whose decoding would block the event loop for too long."""
 
     decode: Callable[[], Response]
-    """Decode it, in any thread. Raises: DecodeError, also its subclass LimitExceededError; the
+    """Decodes it, in any thread. Raises: DecodeError, also its subclass LimitExceededError; the
     connection is unusable then."""
 
 
@@ -97,6 +99,7 @@ class Connection:
         self._client_id_length = -1 if client_id is None else len(encoded)
         self._max_frame_bytes = max_frame_bytes
         self._least_limit = min(max_frame_bytes, MAX_AUTHENTICATION_BYTES)
+        """The lowest value that `_limit` returns."""
         self._versions: Mapping[int, Versions] | None = None
         self._in_flight: dict[int, _Sent] = {}
         self._next_id = 0
@@ -107,8 +110,9 @@ class Connection:
         """How many bytes of the buffer are received."""
         self.failure: RemoteProtocolError | None = None
         """The protocol error that made the connection unusable; None if there was none."""
-        self.authenticating = False
-        """Whether only responses to an authentication are expected, which are short."""
+        self.is_authenticating = False
+        """Whether only responses to an authentication are expected, which are short. The caller
+        sets it."""
 
     @property
     def in_flight(self) -> int:
@@ -173,8 +177,8 @@ class Connection:
 
     def received(self, count: int) -> list[Response | LargeResponse]:
         """Process `count` bytes from the peer, which were written to the room; return the responses
-        that they complete. The caller decodes large ones, and looks at `failure`: the responses
-        before a protocol error are returned.
+        that they complete. The caller decodes large ones. After a protocol error the responses
+        before it are returned, and `failure` is set: the caller checks it after each call.
 
         Raises: RemoteProtocolError, also its subclasses DecodeError and LimitExceededError, if no
         response came before it.
@@ -230,7 +234,7 @@ class Connection:
         return frame
 
     def _check_size(self, size: int, requests: Collection[_Sent]) -> None:
-        """Check the size of a response to one of these. Raises: LimitExceededError."""
+        """Check the size of a response to one of these requests. Raises: LimitExceededError."""
         # Nearly all responses are this small, and finding the limit would take a fifth of the time
         # that a response takes.
         if size <= self._least_limit:
@@ -243,18 +247,18 @@ class Connection:
             )
 
     def _limit(self, requests: Collection[_Sent]) -> int:
-        """Return the size limit of a response to one of these. Only records may be large: the
-        objects of any other response take many times its bytes."""
+        """Return the size limit of a response to one of these requests. Only a response with
+        records may be large: the objects of any other take many times its bytes."""
         if self._versions is None:
             return MAX_HANDSHAKE_BYTES
-        if self.authenticating:
+        if self.is_authenticating:
             return MAX_AUTHENTICATION_BYTES
         if any(sent.request is FetchRequest for sent in requests):
             return self._max_frame_bytes
         return min(self._max_frame_bytes, MAX_PLAIN_FRAME_BYTES)
 
     def _hint(self) -> str:
-        # A listener with TLS sends a TLS alert to a client without.
+        # A listener with TLS responds with a TLS alert to a client without TLS.
         is_tls = self._versions is None and self._buffer[:2] == b"\x15\x03"
         return "; the listener speaks TLS: set security=Security(...)" if is_tls else ""
 
@@ -277,6 +281,7 @@ class Connection:
         try:
             return whole(max_elements=_ELEMENTS_AT_ONCE)
         except LimitExceededError:
+            # Decoded again, up to the usual limit, in a thread.
             return LargeResponse(whole)
 
 

@@ -62,7 +62,7 @@ def test_a_closed_loop_is_named() -> None:
 
 def test_a_fork_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     made = asyncio.run(make())
-    assert made.fork == ""
+    assert made.fork_message == ""
     monkeypatch.setattr(origin_module, "_forks", origin_module._forks + 1)
     fork = (
         r"^the client works only in process \d+, which started it, and this is process \d+, forked"

@@ -45,18 +45,18 @@ def test_a_client_bootstraps_again_once_no_known_broker_has_responded_for_long()
     recovery = Recovery(300.0)
     recovery.on_failure(10.0)
     recovery.on_failure(200.0)
-    assert [recovery.is_due(now) for now in (309.0, 310.0)] == [False, True]
+    assert [recovery.is_rebootstrap_due(now) for now in (309.0, 310.0)] == [False, True]
     recovery.on_response()
-    assert not recovery.is_due(1_000.0)
+    assert not recovery.is_rebootstrap_due(1_000.0)
     recovery.on_failure(1_000.0)
-    assert [recovery.is_due(now) for now in (1_299.0, 1_300.0)] == [False, True]
-    recovery.begin_again()
-    assert not recovery.is_due(1_300.0)
+    assert [recovery.is_rebootstrap_due(now) for now in (1_299.0, 1_300.0)] == [False, True]
+    recovery.on_rebootstrap()
+    assert not recovery.is_rebootstrap_due(1_300.0)
 
 
 def test_brokers_may_require_it_every_five_seconds() -> None:
     recovery = Recovery(300.0)
-    assert [recovery.may_be_required(now) for now in (0.0, 4.9, 5.0, 9.9)] == [
+    assert [recovery.may_rebootstrap(now) for now in (0.0, 4.9, 5.0, 9.9)] == [
         True,
         False,
         True,

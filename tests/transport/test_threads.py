@@ -83,7 +83,7 @@ async def test_a_timeout_of_asyncio_leaves_the_job_running(threads: LoopThreads)
 async def test_long_jobs_do_not_hold_up_short_ones(threads: LoopThreads) -> None:
     """One look-up that hung for half a minute would be enough to hold up all that wait behind
     it."""
-    run_in_thread = WorkerThreads(limit=2)
+    run_in_thread = WorkerThreads(short_limit=2)
     threads.held = []
     async with anyio.create_task_group() as tasks:
         found: list[object] = []
@@ -102,7 +102,7 @@ async def test_long_jobs_do_not_hold_up_short_ones(threads: LoopThreads) -> None
 
 
 async def test_the_number_of_threads_is_limited(threads: LoopThreads) -> None:
-    run_in_thread = WorkerThreads(limit=2, most=3)
+    run_in_thread = WorkerThreads(short_limit=2, total_limit=3)
     threads.held = []
     async with anyio.create_task_group() as tasks:
         found: list[object] = []
@@ -120,7 +120,7 @@ async def test_the_number_of_threads_is_limited(threads: LoopThreads) -> None:
 async def test_a_job_that_has_not_begun_when_its_last_waiter_leaves_waits_for_the_next(
     threads: LoopThreads,
 ) -> None:
-    run_in_thread = WorkerThreads(limit=1, most=1)
+    run_in_thread = WorkerThreads(short_limit=1, total_limit=1)
     threads.held = []
     job, ran = Job(lambda: ran.append("job"), run_in_thread), []
     async with anyio.create_task_group() as tasks:
@@ -178,7 +178,7 @@ def test_real_threads_are_daemons_with_a_context_of_their_own(backend: str) -> N
 
     async def main() -> list[tuple[bool, str, str]]:
         KEPT.set("the application's")
-        run_in_thread = WorkerThreads(limit=1)
+        run_in_thread = WorkerThreads(short_limit=1)
         found: list[Any] = []
         async with anyio.create_task_group() as tasks:
             for _ in range(3):

@@ -1,7 +1,7 @@
 """Calls with retries until a timeout, and the base class of clients that only make such calls.
 
-A call for many groups or brokers runs them concurrently, with one deadline: each key has its own
-result or error.
+A call for many keys, such as groups or brokers, makes the calls for all of them concurrently, with
+one deadline: each key has its own result or error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 _MAX_CONCURRENT = 64
-"""The limit of concurrent calls in `each`: every one has requests in a broker's queue."""
+"""The limit of concurrent calls in `each`: each of them has requests in a broker's queue."""
 
 
 @define
@@ -54,7 +54,7 @@ class ChangeAttempts:
     """The attempts to change something, in one call of the application."""
 
     is_lost: bool = False
-    """Whether the change may have been made by an attempt that failed: there was no response."""
+    """Whether the response to an attempt was lost: that attempt may have made the change."""
 
     async def send(self, broker: BrokerClient, request: Request[R], **options: Any) -> R:
         """Send the request of one attempt."""
@@ -78,7 +78,8 @@ class RetriedCalls:
         self._check: Callable[[], None] = lambda: None
 
     def open(self, cluster: Cluster, check: Callable[[], None] = lambda: None) -> None:
-        """Send the calls to `cluster`. `check` raises where the client may not be used."""
+        """Send the calls to `cluster`. `check` is called first in each call, and raises if the
+        caller's process or event loop may not use the client."""
         self.cluster, self._was_opened, self._check = cluster, True, check
 
     def close(self) -> None:
@@ -100,11 +101,12 @@ class RetriedCalls:
         *,
         final: Collection[int] = (),
     ) -> T:
-        """Call `call` until it returns; return its result. Raises: errors that are not retriable,
-        such as a BrokerError with a code in `final`; ClusterChangedError; AuthenticationError when
-        a broker refuses the credentials; TransportError, AuthenticationError or the last retriable
-        BrokerError, after the timeout; IllegalStateError in another process or event loop than the
-        client's."""
+        """Make one call: await `call` again and again until it returns, and return its result.
+
+        Raises: errors that are not retriable, such as a BrokerError with a code in `final`;
+        ClusterChangedError; AuthenticationError when a broker refuses the credentials;
+        TransportError, AuthenticationError or the last retriable BrokerError, after the timeout;
+        IllegalStateError in another process or event loop than the client's."""
         self._check()
         cluster = self.opened()
         pauses = RetryBackoff(self.options)
@@ -146,7 +148,7 @@ class RetriedCalls:
     ) -> dict[K, T | KafkaGroupError]:
         """Return each key's result, or the error that `once` would raise, in the order of keys."""
         self._check()
-        self.opened()
+        self.opened()  # raises here, so that it is not the error of each key
         wanted = tuple(dict.fromkeys(keys))
         results: dict[K, T | KafkaGroupError] = {}
         deadline = anyio.current_time() + self.timeout
@@ -174,8 +176,9 @@ class RetriedCalls:
         *,
         final: Collection[int] = (),
     ) -> tuple[K, ...]:
-        """Change each key, and return the keys. `doing`: what that is, for the error. Raises:
-        ChangesRefusedError if one was not changed, after all others."""
+        """Change each key by `call`, and return the keys. `doing`: the name of the change, for the
+        error. Raises: ChangesRefusedError if a key was not changed, after the calls for all
+        keys."""
         return changed(doing, await self.each(keys, call, final=final))
 
 
@@ -191,7 +194,8 @@ def changed(doing: str, results: Mapping[K, object]) -> tuple[K, ...]:
 
 
 def _refused(error: BrokerError) -> Problem:
-    """Describe a refused request. A broker that does not respond is reported by its connection."""
+    """Describe a request that a broker refused. Requests without a response need no `Problem` here:
+    the broker's connection reports them."""
     return Problem(
         subject="a request of the client",
         cause=str(error),
@@ -214,11 +218,11 @@ class CallingService(Service):
         )
         self._servers = parse_servers(options.bootstrap_servers)
         name = client_name(type(self).__name__.lower(), options.client_id)
-        connecting = connection_options(options, name)
-        # A call has time for a second attempt, whatever the application has set.
-        attempt_timeout = min(connecting.request_timeout, max(call_timeout / 2, 1.0))
-        connecting = evolve(connecting, request_timeout=attempt_timeout)
-        self._calls = RetriedCalls(connecting, call_timeout)
+        connection = connection_options(options, name)
+        # At most half of a call's timeout, so that a call has time for a second attempt.
+        attempt_timeout = min(connection.request_timeout, max(call_timeout / 2, 1.0))
+        connection = evolve(connection, request_timeout=attempt_timeout)
+        self._calls = RetriedCalls(connection, call_timeout)
 
     async def _open(self, tasks: TaskGroup) -> None:
         cluster = Cluster(self._servers, self._calls.options, tasks)
@@ -236,8 +240,8 @@ class CallingService(Service):
 
 
 def checked_group_ids(group_ids: Iterable[str]) -> list[str]:
-    """Return the group ids without duplicates. Raises: ConfigurationError for one string, or an
-    empty id."""
+    """Return the group ids without duplicates. Raises: ConfigurationError for an empty id, and for
+    a string in place of several ids, whose characters would be taken for ids."""
     if isinstance(group_ids, str):
         raise ConfigurationError(f"expected several group ids, not {group_ids!r} alone")
     found = list(dict.fromkeys(group_ids))

@@ -12,8 +12,8 @@ __all__ = ["connection_options"]
 def connection_options(
     options: CommonOptions, name: str, max_frame_bytes: int = MAX_FRAME_BYTES
 ) -> ClientOptions:
-    """Return the connection options of a client with these options. `name` as `ClientOptions`
-    has it."""
+    """Return the connection options of a client with these options. `name` is that of
+    `ClientOptions`."""
     return ClientOptions(
         client_id=options.client_id,
         name=name,
@@ -22,6 +22,7 @@ def connection_options(
         retry_backoff_max=options.retry_backoff_max,
         metadata_recovery_rebootstrap_trigger=options.metadata_recovery_rebootstrap_trigger,
         connections_max_idle=options.connections_max_idle,
+        # Only some clients have this option.
         adopts_cluster_change=getattr(options, "on_cluster_change", "raise") == "adopt",
         max_frame_bytes=max_frame_bytes,
         security=options.security,

@@ -19,7 +19,7 @@ from kafkagroup.transport.threads import Job, WorkerThreads
 __all__ = ["PRODUCE", "LateModules", "late_modules_of_consumer", "late_modules_of_member"]
 
 _CONNECTION = (
-    "encodings.idna",  # the socket module's, for each host
+    "encodings.idna",  # the socket module encodes host names with it
     "kafkagroup.transport.plain_stream",
     "kafkagroup.wire.codec_compiler",
 )
@@ -33,7 +33,7 @@ _RENEWAL = ("kafkagroup.runtime.consume.renewal",)
 _CHECKUP = ("kafkagroup.runtime.consume.health",)
 
 PRODUCE = (*_RECORDS, "kafkagroup.wire.messages.produce")
-"""What a producer writes with."""
+"""What a producer needs to write records."""
 
 
 class LateModules:
@@ -42,8 +42,9 @@ class LateModules:
     def __init__(
         self, to_start: Iterable[str] = (), afterwards: Iterable[str] = (), *, secured: bool = False
     ) -> None:
-        """`to_start`: what the start itself needs, besides connections, which may be `secured`.
-        `afterwards`: what its background tasks and the application need."""
+        """`to_start`: what the start itself needs, besides what each connection needs.
+        `afterwards`: what the background tasks and the application need later. `secured`: whether
+        connections have security options, and so may use SASL."""
         self._to_start = (*_CONNECTION, *(_SASL if secured else ()), *to_start)
         self._afterwards = tuple(afterwards)
         self._job: Job[None] | None = None
@@ -87,24 +88,24 @@ def late_modules_of_member(options: GroupMemberOptions) -> LateModules:
 
 
 def _import_in_thread(names: Iterable[str]) -> Job[None] | None:
-    """Begin to import those modules that are not imported yet. None if there are none, and if the
-    process may start no thread: they are imported on first use then."""
-    late = [name for name in names if name not in sys.modules or name in _under_way]
+    """Begin to import those modules that are not imported yet; return the job. None if all are
+    imported, or if the process can start no thread: then they are imported on first use."""
+    late = [name for name in names if name not in sys.modules or name in _being_imported]
     if not late:
         return None
-    job = Job(partial(_import_all, late), WorkerThreads(limit=1))
+    job = Job(partial(_import_all, late), WorkerThreads(short_limit=1))
     job.begin()
     return job if job.has_begun else None
 
 
-_under_way: set[str] = set()
-"""The modules that threads import now. They are in `sys.modules` already, and their first use would
-wait, as would the loop."""
+_being_imported: set[str] = set()
+"""The modules that threads import now. They are in `sys.modules` already, but the first use would
+block the loop until the import has ended."""
 
 
 def _import_all(names: Iterable[str]) -> None:
     for name in names:
-        _under_way.add(name)
+        _being_imported.add(name)
         with suppress(Exception):  # the first use raises it
             import_module(name)
-        _under_way.discard(name)
+        _being_imported.discard(name)

@@ -2,10 +2,10 @@
 
 There are three ways to start one: `async with`, `start()`/`stop()` from any task (asyncio), and
 `nursery.start(x.run)`. All of them execute `run` in one task, so that the task that enters a cancel
-scope also leaves it. On asyncio that is a host task of the loop, so that any task may close what
-another has opened, as fixtures, exit stacks and frameworks do. On trio a task belongs to a nursery,
-which the task that enters `async with` has to leave. The user's exceptions are raised as they are,
-never inside an ExceptionGroup.
+scope also leaves it. With the first two ways on asyncio, that is a task of its own, the host task:
+so any task may close a client that another task has opened, as fixtures, exit stacks and frameworks
+do. On trio a task belongs to a nursery, which the task that enters `async with` has to leave. The
+user's exceptions are raised as they are, never inside an ExceptionGroup.
 """
 
 from __future__ import annotations
@@ -43,17 +43,15 @@ __all__ = ["Service"]
 
 logger = logging.getLogger(__name__)
 
+_hosted_services: WeakSet[Service] = WeakSet()
+"""The running services that `start()` began: the application may forget to call `stop()`."""
 
-_hosted: WeakSet[Service] = WeakSet()
-"""The running services that `start()` began: these may be left open."""
-
-
-_running: WeakSet[Service] = WeakSet()
+_running_services: WeakSet[Service] = WeakSet()
 """All running services."""
 
 
 def _on_fork() -> None:
-    for service in tuple(_running):
+    for service in tuple(_running_services):
         service._on_fork()
 
 
@@ -65,7 +63,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 def _warn_of_all_left_open() -> None:
     """Warn of services whose loop was closed with their tasks pending. `__del__` could not do this:
     anyio keeps each task that waits in one of its scopes, so they are never collected."""
-    for service in tuple(_hosted):
+    for service in tuple(_hosted_services):
         service._warn_left_open()
 
 
@@ -89,19 +87,22 @@ class Service(Explained, ABC):
         self, close_timeout: float, description: str = "", late_modules: LateModules | None = None
     ) -> None:
         """`description`: distinguishes this service from others of its class, in its repr.
-        `late_modules`: what it imports when it starts; None for what each connection needs."""
+        `late_modules`: what it imports when it starts; None for only what each connection
+        needs."""
         self._close_timeout = close_timeout
         self._late_modules = late_modules or LateModules()
         self._description = description
         self._running = False
         self._origin: Origin | None = None
-        """Where the client was started; None before that."""
+        """The process and event loop in which the client was started; None before the start."""
         self._start_stack = ""
         """The stack of the `start()` call, if asyncio is in debug mode."""
         self._left_open = False
         """Whether `run` was cancelled before `stop` was called."""
         self._failure: Exception | None = None
+        """The error for `run` to raise."""
         self._opening: anyio.CancelScope | None = None
+        """The scope of `_open` while it runs."""
         self._opened = OneShotEvent()
         self._stop_requested = OneShotEvent()
         self._stopped = OneShotEvent()
@@ -112,9 +113,11 @@ class Service(Explained, ABC):
         self._run_task: anyio.TaskInfo | None = None
         """The task that executes `run`."""
         self._host: TaskGroup | None = None
+        """On trio, after `async with`: the task group in which `run` is executed."""
         self._is_hosted = False
-        """Whether a task of this client's own executes `run`."""
+        """Whether a host task executes `run`."""
         self._host_task: asyncio.Task[None] | None = None
+        """The host task, once the start has succeeded."""
 
     @abstractmethod
     async def _open(self, tasks: TaskGroup) -> None:
@@ -122,7 +125,7 @@ class Service(Explained, ABC):
 
     @abstractmethod
     async def _close(self) -> None:
-        """Close in order. Cancelled after the close timeout."""
+        """Close everything in order. It is cancelled after the close timeout."""
 
     @abstractmethod
     def _crashed(self, error: Exception) -> None:
@@ -144,10 +147,10 @@ class Service(Explained, ABC):
         return self._stop_requested.is_set()
 
     @property
-    def _fork(self) -> str:
-        """What to say where this process was forked from the one that started the client; else
-        ""."""
-        return "" if self._origin is None else self._origin.fork
+    def _fork_message(self) -> str:
+        """The text of the error if this process was forked from the one that started the client;
+        else ""."""
+        return "" if self._origin is None else self._origin.fork_message
 
     def _check_origin(self) -> None:
         """Raises: IllegalStateError in another process than the one that started the client, and,
@@ -156,12 +159,14 @@ class Service(Explained, ABC):
             self._origin.check()
 
     def _bind(self, origin: Origin) -> None:
-        """Note, when the client starts, its loop, and what calls from elsewhere need."""
+        """Note the process and event loop in which the client starts. Subclasses add what calls
+        from other threads need."""
         self._origin = origin
 
     def _on_fork(self) -> None:
         """Called in each process that is forked while the client runs, before other code."""
-        _hosted.discard(self)  # it is the other process's: nothing is left open here
+        # Only the other process has to stop the client: no warning here that it was left open.
+        _hosted_services.discard(self)
 
     def _warn_left_open(self) -> None:
         message = f"{self!r} was never stopped; use `async with`, or await stop()"
@@ -184,12 +189,12 @@ class Service(Explained, ABC):
         self._bind(Origin(repr(self)))
         uncompiled.log_once()
         self._running = True
-        _running.add(self)
+        _running_services.add(self)
         try:
             await self._late_modules.import_first()
             self._run_task = anyio.get_current_task()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._run_engine)
+                tasks.start_soon(self._open_and_close)
                 try:
                     await self._opened.wait()
                     if self._failure is None and task_status is not None:
@@ -203,7 +208,7 @@ class Service(Explained, ABC):
                 finally:
                     self._request_stop()
         finally:
-            _running.discard(self)
+            _running_services.discard(self)
             self._stopped.set()
             for call in self._pending_calls:
                 call.cancel()
@@ -211,7 +216,9 @@ class Service(Explained, ABC):
             # Raised here, outside the task group, which would wrap it.
             raise self._failure
 
-    async def _run_engine(self) -> None:
+    async def _open_and_close(self) -> None:
+        """Open the client, keep its background tasks running until a stop is requested, and close
+        it."""
         async with anyio.create_task_group() as tasks:
             # Shielded: if a cancellation of `run` also cancelled the connections, the member could
             # neither commit nor leave the group. `run` turns a cancellation into a stop request.
@@ -229,13 +236,15 @@ class Service(Explained, ABC):
                 self._failure = _start_error(error)
             except anyio.get_cancelled_exc_class():
                 if not self._is_ending:
-                    # Before `_close`: the application's iteration would end as after a stop.
+                    # Before `_close`: without the error, the application's iteration would end as
+                    # it does after a stop.
                     self._failure = self._ended_unrequested()
                 raise
             finally:
                 with anyio.move_on_after(self._close_timeout) as deadline:
                     try:
-                        if not self._fork:  # a forked process cancels its copies of the tasks
+                        # A forked process cancels its copies of the tasks.
+                        if not self._fork_message:
                             await self._close()
                     except Exception:
                         # Not raised: it would be wrapped, and replace the error of the user's body.
@@ -248,8 +257,8 @@ class Service(Explained, ABC):
 
     @contextmanager
     def _until_stopped(self) -> Iterator[None]:
-        """A context for a call of the application, which may wait for brokers. Without it a call
-        that `stop` overtakes would repeat its requests on closed connections.
+        """A context for a call of the application that may wait for brokers. Without it, a call
+        that is in progress when the client stops would repeat its requests on closed connections.
 
         Raises: ClosedError once everything is closed.
         """
@@ -273,7 +282,8 @@ class Service(Explained, ABC):
             scope.cancel()
 
     def _spawn(self, tasks: TaskGroup, function: Callable[[], Awaitable[None]], name: str) -> None:
-        """Run a background task; its error reaches the user's next call, not the task group."""
+        """Run a background task. Its error is raised by the user's next call, not in the task
+        group."""
         tasks.start_soon(self._guarded, tasks, function, name, name=f"kafkagroup {name}")
 
     async def _guarded(
@@ -300,8 +310,8 @@ class Service(Explained, ABC):
 
     @property
     def _is_ending(self) -> bool:
-        """Whether a stop was requested, or `run` is cancelled: at the end of `asyncio.run` all
-        tasks are, in any order."""
+        """Whether a stop was requested, or `run` is being cancelled. At the end of `asyncio.run`
+        all tasks are cancelled, in any order."""
         task = self._run_task
         return self._stop_requested.is_set() or (
             task is not None and task.has_pending_cancellation()
@@ -328,7 +338,7 @@ class Service(Explained, ABC):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._fork:
+        if self._fork_message:
             return  # the tasks are the other process's
         self._request_stop()
         if self._host is not None:
@@ -375,7 +385,7 @@ class Service(Explained, ABC):
         finally:
             started.cancel()
         if not status.event.is_set():
-            await task
+            await task  # the start has failed: raises its error
         self._host_task = task
 
     async def _run_hosted(self, status: _Started) -> None:
@@ -383,11 +393,11 @@ class Service(Explained, ABC):
 
     async def _run_until_stopped(self, status: _Started) -> None:
         """Run, and warn if the loop ends before `stop` is called."""
-        _hosted.add(self)
+        _hosted_services.add(self)
         try:
             await self.run(task_status=status)
         finally:
-            _hosted.discard(self)
+            _hosted_services.discard(self)
             # Once the service has started, only the end of the loop cancels this task.
             if self._left_open:
                 self._warn_left_open()
@@ -395,7 +405,7 @@ class Service(Explained, ABC):
     async def stop(self) -> None:
         """Close in order, within the close timeout. A second call does nothing, and so does a call
         in a process that was forked from the one that started the client."""
-        if self._fork:
+        if self._fork_message:
             return
         self._check_origin()
         self._request_stop()
@@ -411,8 +421,8 @@ class Service(Explained, ABC):
 
 
 async def _join(task: asyncio.Task[None]) -> None:
-    """Wait until a task has ended, which bounds its own time. A cancellation meanwhile is raised
-    afterwards."""
+    """Wait until a task has ended, which it does within the close timeout. If the caller is
+    cancelled meanwhile, the cancellation is raised afterwards."""
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
@@ -425,7 +435,8 @@ async def _join(task: asyncio.Task[None]) -> None:
 
 
 def _start_error(error: Exception) -> Exception:
-    """Return the error of a start, a typed one where no file could be opened, such as a module."""
+    """Return the error for a failed start to raise: a ConnectionLostError if the process has
+    reached its limit of open files, else the error itself."""
     if not lacks_descriptors(error):
         return error
     failure = ConnectionLostError(

@@ -1,5 +1,5 @@
-"""The notice that kafkagroup is not compiled here. Where there is no C compiler, pip installs it so
-without an error, and it is several times slower."""
+"""The notice that kafkagroup is not compiled. Where there is no C compiler, pip installs it
+uncompiled without an error, and it is several times slower."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _was_logged = False
 
 
 def is_compiled() -> bool:
-    """Whether the compiled modules are in use."""
+    """Return whether the compiled modules are in use."""
     return COMPILED
 
 
 def advice() -> str:
-    """Return what to do if they are not in use."""
+    """Return what to do if the compiled modules are not in use."""
     return _ADVICE_IF_REQUESTED if _is_requested() else _ADVICE
 
 
@@ -40,8 +40,8 @@ def notes() -> tuple[str, ...]:
 
 
 def log_once() -> None:
-    """Log the notice if no client of this process has logged it: as a warning, or as INFO if the
-    environment requests it."""
+    """Log the notice if no client of this process has logged it: as a warning, or as INFO if
+    KAFKAGROUP_PURE requests the uncompiled modules."""
     global _was_logged
     if _was_logged:
         return

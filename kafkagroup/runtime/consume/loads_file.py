@@ -52,7 +52,7 @@ class LoadsFile:
         self._path = Path(path)
         self._max_age = max_age
         self._clock = clock
-        self._threads = WorkerThreads(most=4)
+        self._threads = WorkerThreads(total_limit=4)
         """Of this file's own: those of a client would be held by a file system that hangs."""
         self._trouble: str | None = None
         """The problem that was logged last; None without one. Only a change is logged."""

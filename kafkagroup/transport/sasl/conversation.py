@@ -25,7 +25,7 @@ class Ask(Protocol):
 
 
 async def _begin_at_once() -> None:
-    """Begin a new connection's first session."""
+    """Do nothing: on a new connection no request is in flight."""
 
 
 async def authenticate(
@@ -42,7 +42,7 @@ async def authenticate(
 
     Raises: AuthenticationError, TransportError.
     """
-    user = getattr(mechanism, "username", None)  # with a token the broker alone knows it
+    user = getattr(mechanism, "username", None)  # None with a token: only the broker knows its user
     exchange = _Exchange(mechanism.name, user, host, ask, run_in_thread, begin)
     try:
         await mechanism.authenticate(exchange)
@@ -59,6 +59,8 @@ async def authenticate(
 
 
 class _Exchange:
+    """The `Exchange` that a mechanism gets: its first message is preceded by SaslHandshake."""
+
     def __init__(
         self,
         name: str,

@@ -70,7 +70,7 @@ class OAuthBearer:
     name = "OAUTHBEARER"
 
     async def authenticate(self, exchange: Exchange) -> None:
-        refusal = await exchange.send(_first_message(await self._ask()))
+        refusal = await exchange.send(_first_message(await self._get_token()))
         if not refusal:
             return
         # RFC 7628, 3.2.3: the broker sends its reason as JSON, and fails the authentication only
@@ -84,13 +84,13 @@ class OAuthBearer:
             f"the broker refuses the token: {reason}", is_refusal=True
         ) from None
 
-    async def _ask(self) -> Token:
+    async def _get_token(self) -> Token:
         result = self.token()
         token = await result if inspect.isawaitable(result) else result
         if isinstance(token, Token):
             return token
         kind = type(token).__name__
-        del result, token  # it may be the token as a string, and tracebacks may show variables
+        del result, token  # may be the token as a string, and tracebacks may show variables
         raise ConfigurationError(f"sasl_oauthbearer_token answered a {kind}; expected a Token")
 
 

@@ -71,6 +71,7 @@ class Conversation:
         self._auth_message = f"n={escaped_name},r={nonce}"
         """The text that the proofs sign: all messages so far, without headers and proofs."""
         self._expected: Secret | None = None
+        """The signature by which the server proves that it knows the password."""
 
     def first(self) -> bytes:
         """Return the client's first message: its name and nonce."""

@@ -67,11 +67,11 @@ async def test_a_second_client_waits_for_what_the_first_one_imports(
     """A module that a thread imports is in `sys.modules` already: its use would block the loop
     until that thread is done."""
     threads.held = []
-    monkeypatch.setattr(late_modules, "_under_way", {"crc32c"})
+    monkeypatch.setattr(late_modules, "_being_imported", {"crc32c"})
     modules = late_modules.LateModules(afterwards=["crc32c"])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(modules.import_others)
         await anyio.wait_all_tasks_blocked()
         assert len(threads.held) == 1
         threads.held[0]()
-    assert late_modules._under_way == set()
+    assert late_modules._being_imported == set()

@@ -831,7 +831,7 @@ async def test_a_coordinator_change_while_the_loop_is_blocked_is_followed(
 def test_the_thread_ends_with_the_loop_that_it_serves(kafka: EmbeddedKafka) -> None:
     """An application may close the loop without stopping the member, which then sends no heartbeats
     and expires."""
-    loop, opened_before = asyncio.new_event_loop(), set(plain_stream._open)
+    loop, opened_before = asyncio.new_event_loop(), set(plain_stream._open_streams)
     consumer = RecordingConsumer(kafka).consumer
     loop.run_until_complete(consumer.start())
     loop.run_until_complete(consumer.getone())
@@ -841,9 +841,9 @@ def test_the_thread_ends_with_the_loop_that_it_serves(kafka: EmbeddedKafka) -> N
     loop.close()
     until_blocking(lambda: threads() == 0)
     # Or a later test collects its sockets, and gets the warning.
-    for stream in set(plain_stream._open) - opened_before:
+    for stream in set(plain_stream._open_streams) - opened_before:
         stream.socket.close()
-    service._hosted.discard(consumer)  # it would be warned about when the tests end
+    service._hosted_services.discard(consumer)  # it would be warned about when the tests end
 
 
 async def test_events_of_the_thread_are_delivered_in_the_loop(kafka: EmbeddedKafka) -> None:
