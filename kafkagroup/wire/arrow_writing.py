@@ -1,5 +1,5 @@
 """Rows to records: Arrow arrays in, the encoded records of batches out, without an object for each
-row. The reverse of `arrow`.
+row. The reverse of the module `arrow`.
 
 A row has the columns `value`, and optionally `key`, `topic`, `partition`, `timestamp` and
 `headers`. The bytes are those of `encode_batch`, before compression. This file is compiled, with
@@ -28,18 +28,18 @@ _NULL = -1
 """The start of a null value; also the timestamp of a record that has none."""
 
 _ANY = -1
-"""In place of the partition of rows without partition and key."""
+"""In place of a partition, for rows without partition and key: the producer chooses one."""
 
 _UNSET = -(1 << 40)
-"""In place of a null partition: no integer of 32 bits, so that no row can name it."""
+"""In place of a null partition. A row cannot name it, as it does not fit into 32 bits."""
 
 _FIRST_CAPACITY = 16 << 10
-"""Bytes of the memory for a first batch, which is doubled when it is full: a topic may have
-thousands of partitions, of which each task writes a few records."""
+"""Bytes to allocate for the first batch of a partition; doubled when they are full. Small, because
+a topic may have thousands of partitions to which each task writes only a few records."""
 
 _MAX_PENDING_BYTES = 64 << 20
-"""Bytes of all batches that are not full. They are sent when there are more: with thousands of
-partitions they would otherwise be gigabytes."""
+"""The limit of the bytes of all batches that are not full, after which all are sent: with thousands
+of partitions they would otherwise be gigabytes."""
 
 
 class RowColumns:
@@ -70,6 +70,7 @@ class RowColumns:
         self._keys = _Bytes(_column(columns, "key", pa.binary(), self.count))
         self._values = _Bytes(_column(columns, "value", pa.binary(), self.count))
         times = _column(columns, "timestamp", pa.timestamp("ms"), self.count)
+        # Not safe: Spark's timestamps have microseconds, which are cut off.
         times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
         self.least_timestamp: int | None = pc.min(times).as_py()
         """None if all are null."""
@@ -85,6 +86,7 @@ class RowColumns:
         sizes = headers.value_lengths().fill_null(0).cast(pa.int64())
         ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(sizes)])
         self._header_ends = _numbers(ends, 0)
+        # The first call returns the structs of all lists, the second one the fields of the structs.
         names, values = headers.flatten().flatten()
         self._header_names = _Bytes(names)
         self._header_values = _Bytes(values)
@@ -98,7 +100,7 @@ class _Bytes:
     def __init__(self, column: pyarrow.Array) -> None:
         import pyarrow as pa
 
-        # All kinds of strings and bytes have this form, too: only their offsets are converted.
+        # The cast of any other type of strings or bytes converts only the offsets, not the data.
         column = column.cast(pa.large_binary())
         bits, ends, data = column.buffers()
         self._first = column.offset
@@ -116,7 +118,7 @@ class _Bytes:
         return self._ends[n]
 
     def encoded_size(self, n: int) -> int:
-        """Return the size of value number `n` and its length, as `put` writes them."""
+        """Return how many bytes `put` writes for value number `n`: its length and the value."""
         start = self.start(n)
         if start < 0:
             return 1
@@ -124,8 +126,8 @@ class _Bytes:
         return varint_size(size) + size
 
     def put(self, target: memoryview, at: int, n: int) -> int:
-        """Write the length of value number `n`, -1 if it is null, and the value; return where they
-        end."""
+        """Write the length of value number `n`, -1 if it is null, and the value at `at`; return
+        where they end."""
         start = self.start(n)
         if start < 0:
             return _put(target, at, _NULL)
@@ -152,13 +154,14 @@ class BatchBuilder:
     )
 
     def __init__(self, max_bytes: int, max_record: int) -> None:
-        """`max_bytes` limits the records of a batch before compression; a larger one is alone.
-        `max_record` limits a batch with one record."""
+        """`max_bytes`: the limit of the records of a batch before compression; a larger record gets
+        a batch of its own. `max_record`: the limit of the batch of one record, with its header."""
         self._max_size = HEADER_SIZE + max_bytes
         self._max_record = max_record
         self._capacity = 0
         self._least_capacity = _FIRST_CAPACITY
-        """That of the next memory: the next batch is mostly as large as the last one."""
+        """Bytes to allocate at least for the next batch: the size of the last batch, as batches of
+        a partition are mostly of one size."""
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._clear()
@@ -227,7 +230,7 @@ class BatchBuilder:
     def finish(self) -> EncodedRecords:
         """Return the records, and begin the next batch."""
         data, self._buffer = self._buffer, bytearray()
-        self._view = memoryview(self._buffer)  # the other one cannot be cut while there is a view
+        self._view = memoryview(self._buffer)  # `data` cannot be cut while it has a view
         del data[self._size :]
         made = EncodedRecords(data, self.count, self._base_timestamp, self._max_timestamp)
         self._least_capacity, self._capacity = self._size, 0
@@ -245,12 +248,12 @@ class _Topic:
         self.builders: list[BatchBuilder] = []
         """One for each partition."""
         self.of_any = of_any
-        """For rows that may go to any partition."""
+        """The builder for rows without partition and key."""
 
 
 class RowBatcher:
-    """Encodes rows into batches, and passes each to `send` when it is full: in the rows' order
-    within a partition, or of those without a partition and key."""
+    """Encodes rows into batches, and passes each batch to `send` when it is full. The order of the
+    rows is kept within a partition, and among the rows of a topic without partition and key."""
 
     __slots__ = (
         "_count_partitions",
@@ -270,10 +273,11 @@ class RowBatcher:
         count_partitions: Callable[[str, int], int],
         send: Callable[[str, int, EncodedRecords], None],
     ) -> None:
-        """`topic` is for rows without one. `count_partitions` returns the number of a topic's
-        partitions, looked up anew if it is not more than its second argument. `send` is called with
-        topic, partition and records: rows without a partition and key are batches of their own,
-        with -1 for a partition that the producer draws."""
+        """`topic` is for rows without a topic. `count_partitions` is called with a topic and the
+        number of partitions known here, and returns the number of its partitions; it looks the
+        number up again unless it knows a higher one. `send` is called with topic, partition and
+        records. The partition is -1 for a batch of rows without partition and key: the producer
+        chooses one."""
         self._default_topic = topic
         self._max_bytes = max_bytes
         self._max_record = max_record
@@ -342,7 +346,8 @@ class RowBatcher:
         topic.builders += [self._new_builder() for _ in range(more)]
 
     def _expect_partition(self, topic: _Topic, partition: int) -> None:
-        """Check that the topic has gained this partition meanwhile. Raises: ConfigurationError."""
+        """Update the number of the topic's partitions, as this one is not known. Raises:
+        ConfigurationError if it still does not exist."""
         self._update_count(topic)
         count = len(topic.builders)
         if not 0 <= partition < count:
@@ -360,7 +365,8 @@ class RowBatcher:
 
 
 def _column(columns: dict[str, Any], name: str, kind: Any, count: int) -> Any:
-    """Return a column, one of nulls if it is missing, and without a dictionary."""
+    """Return a column, decoded if it is encoded by a dictionary; a column of nulls if it is
+    missing."""
     import pyarrow as pa
 
     if (found := columns.get(name)) is None:
@@ -369,7 +375,7 @@ def _column(columns: dict[str, Any], name: str, kind: Any, count: int) -> Any:
 
 
 def _numbers(column: pyarrow.Array, of_null: int) -> memoryview:
-    """Return whole numbers as 64 bits, with `of_null` in place of nulls."""
+    """Return a column of integers as 64-bit integers, with `of_null` in place of nulls."""
     import pyarrow as pa
 
     column = column.cast(pa.int64()).fill_null(of_null)
@@ -377,19 +383,19 @@ def _numbers(column: pyarrow.Array, of_null: int) -> memoryview:
 
 
 def _int64(buffer: Any, first: int, count: int) -> memoryview:
-    """Return `count` numbers of a buffer of 64-bit integers; zeros without one, as an empty array
-    may be."""
+    """Return `count` numbers, from number `first` on, of a buffer of 64-bit integers. An empty
+    array may have no buffer: then they are zeros."""
     data = memoryview(bytes(8 * (first + count))) if buffer is None else _memory(buffer)
     return data[8 * first : 8 * (first + count)].cast("q")
 
 
 def _memory(buffer: Any) -> memoryview:
-    """Return the bytes of Arrow's buffer; none without one."""
+    """Return the bytes of Arrow's buffer; no bytes if it is None."""
     return memoryview(b"" if buffer is None else buffer).cast("B")
 
 
 def _put(target: memoryview, at: int, value: int) -> int:
-    """Write a signed integer of at most 64 bits in zigzag form; return where it ends."""
+    """Write a signed integer of at most 64 bits as a zigzag varint; return where it ends."""
     left = (value << 1) ^ (value >> 63)
     while left > 127:
         target[at] = left & 0x7F | 0x80

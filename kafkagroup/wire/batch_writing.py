@@ -51,10 +51,11 @@ class NewRecord(NamedTuple):
 
 
 class EncodedRecords(NamedTuple):
-    """The records of one batch, as the log has them before compression."""
+    """The records of one batch, encoded but not compressed."""
 
     data: bytearray
-    """Room for the header of the batch, and the records. The batch may be made in it."""
+    """`HEADER_SIZE` unused bytes, then the records. `seal` can write the header into the unused
+    bytes."""
     record_count: int
     base_timestamp: int
     max_timestamp: int
@@ -82,7 +83,7 @@ def encode_batch(
         raise LocalProtocolError("a batch needs a record")
     timestamps = [record.timestamp for record in records]
     base_timestamp, least, max_timestamp = timestamps[0], min(timestamps), max(timestamps)
-    # The batch stores how far each is from the first one.
+    # The batch stores the difference of each timestamp to the first one.
     for number in (least, max_timestamp, least - base_timestamp, max_timestamp - base_timestamp):
         if not -MAX_INT64 - 1 <= number <= MAX_INT64:
             raise LocalProtocolError(
@@ -119,8 +120,8 @@ def put_record(
     value: bytes | None,
     headers: Headers,
 ) -> None:
-    """Append a record; the deltas are from the first one of its batch."""
-    # Its size comes first, and is not known before the headers are encoded.
+    """Append a record to `out`; the deltas are relative to the first record of its batch."""
+    # The record's size comes first, and is not known before the headers are encoded.
     encoded_headers = _encode_headers(headers) if headers else _NO_HEADERS
     size = 1 + varint_size(timestamp_delta) + varint_size(delta) + len(encoded_headers)
     size += 1 if key is None else varint_size(len(key)) + len(key)
@@ -164,8 +165,8 @@ def seal(
         base_offset,
         len(batch) - LEADER_EPOCH_OFFSET,
         leader_epoch,
-        2,
-        0,
+        2,  # magic
+        0,  # the CRC, which is written below
         attributes,
         count - 1,
         base_timestamp,
@@ -181,7 +182,7 @@ def seal(
 def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: int) -> bytes:
     """Return a copy of one whole batch with another offset and epoch, as a broker appends it.
 
-    The CRC stays valid: for this purpose it does not cover these two fields.
+    The CRC stays valid: it does not cover these two fields, so that a broker can set them.
     """
     out = bytearray(batch)
     INT64.pack_into(out, 0, base_offset)
@@ -190,7 +191,7 @@ def with_base_offset(batch: bytes | memoryview, base_offset: int, leader_epoch: 
 
 
 def varint_size(value: int) -> int:
-    """Return the bytes of a signed integer of at most 64 bits in zigzag form."""
+    """Return how many bytes a signed integer of at most 64 bits takes as a zigzag varint."""
     left = (value << 1) ^ (value >> 63)
     size = 1
     while left > 127:
@@ -200,7 +201,7 @@ def varint_size(value: int) -> int:
 
 
 def _put(out: bytearray, value: int) -> None:
-    """Append a signed integer of at most 64 bits, in zigzag form."""
+    """Append a signed integer of at most 64 bits as a zigzag varint."""
     left = (value << 1) ^ (value >> 63)
     while left > 127:
         out.append(left & 0x7F | 0x80)
@@ -210,7 +211,7 @@ def _put(out: bytearray, value: int) -> None:
 
 def _put_bytes(out: bytearray, data: bytes | None) -> None:
     if data is None:
-        out.append(1)
+        out.append(1)  # the length -1 in zigzag form
         return
     _put(out, len(data))
     out += data

@@ -32,7 +32,8 @@ def encode(message: object, version: int) -> bytes:
 
 
 def encode_into(out: bytearray, message: object, version: int) -> None:
-    """Append an encoded message to `out`. Raises: as `encode`; then `out` is not to be used."""
+    """Append an encoded message to `out`. Raises: as `encode`; `out` may then end with a part of
+    the message."""
     _encoder(cast(Any, type(message)), version)(out, message)
 
 

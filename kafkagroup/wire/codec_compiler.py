@@ -1,7 +1,7 @@
 """Generate and compile codecs: straight-line Python for one message in one version.
 
-Every length is checked against the available bytes before it is used. A decoder returns a message
-or raises `DecodeError`, nothing else. `schema` declares the messages, and `codec` caches the
+A decoder checks every length against the available bytes before it uses it. It returns a message,
+or raises `DecodeError` or a subclass. `schema` declares the messages, and `codec` caches the
 compiled codecs. Source: KIP-482, and KIP-893 for structs that may be null.
 """
 
@@ -35,19 +35,21 @@ from kafkagroup.wire.schema import (
 __all__ = ["MAX_ELEMENTS", "MAX_NUMBERS", "MAX_STRING", "compile_decoder", "compile_encoder"]
 
 MAX_ELEMENTS = 250_000
-"""Most elements in all arrays of one message: the metadata of the 200,000 partitions that Kafka is
-run with needs somewhat fewer. More objects would fill the memory, because an element of three bytes
-takes a hundred, and the garbage collector would stop all threads for more than 50 ms to traverse
-them."""
+"""The maximum number of elements in all arrays of one message. The metadata of 200,000 partitions,
+about the most in any cluster of Kafka, has somewhat fewer. More objects would fill the memory,
+because an element of three bytes takes a hundred as an object, and the garbage collector would stop
+all threads for more than 50 ms to traverse them."""
 
 MAX_NUMBERS = 1_000_000
-"""Most numbers in one array: a single call unpacks them, which blocks all threads."""
+"""The maximum number of numbers in one array: a single call unpacks them, which blocks all
+threads."""
 
 _NUMBERS_PER_ELEMENT = 16
-"""How many plain numbers take as long to decode as one element of another type."""
+"""How many numbers take as long to decode as one element of another type, and so count as one."""
 
 MAX_STRING = 32767
-"""Most bytes of UTF-8 in a string: Kafka closes the connection on a longer one, in all versions."""
+"""The maximum size of a string, in bytes of UTF-8: Kafka closes the connection on a longer one, in
+all versions."""
 
 
 # ---------------------------------------------------------------- called by generated code
@@ -80,7 +82,7 @@ def _ends_early(size: int) -> DecodeError:
 
 
 def _bad_marker(what: str, marker: int, null: int) -> DecodeError:
-    expected = -1 if null == 255 else null
+    expected = -1 if null == 255 else null  # the marker is an int8, and was read as a byte
     return DecodeError(
         f"{what} begins with {marker}, which is neither null ({expected}) nor present (1)"
     )
@@ -118,7 +120,8 @@ _RUNTIME = {
     "too_long": _too_long,
     "ends_early": _ends_early,
     "bad_marker": _bad_marker,
-    # Every length is checked before use, so these two only mean that the input ends early.
+    # Every length is checked before use, so these errors only mean that the input ends inside a
+    # number.
     "ENDS_EARLY": (_struct.error, IndexError),
     "DECODE_FAILURES": (UnicodeDecodeError,),
     "ENCODE_FAILURES": (_struct.error, UnicodeEncodeError, TypeError, AttributeError),
@@ -129,7 +132,8 @@ _RUNTIME = {
 
 
 class _Module:
-    """The source of a generated module while it is written, and the names that it uses."""
+    """The source of a generated module while it is written, and the names that it uses. A call
+    appends a line of code."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -153,6 +157,7 @@ class _Module:
         return fresh
 
     def load(self, entry: str, title: str) -> Any:
+        """Compile the module; return its function `entry`. `title` is shown in tracebacks."""
         source = "\n".join(self.lines)
         exec(compile(source, f"<codec of {title}>", "exec"), self.names)
         return self.names[entry]
@@ -173,6 +178,7 @@ def _present(cls: type, version: int) -> list[tuple[str, Field]]:
 
 
 def _tagged(cls: type, version: int) -> list[tuple[str, Field]]:
+    """Return the fields that are tagged in this version, by ascending tag."""
     present = [
         (name, spec)
         for name, spec in fields_of(cls).items()
@@ -182,7 +188,8 @@ def _tagged(cls: type, version: int) -> list[tuple[str, Field]]:
 
 
 def _defaults(cls: type) -> dict[str, Any]:
-    """Return the value of each field that a message lacks: its default, or its type's zero."""
+    """Return the value of each field for a message that lacks the field: its default, or the zero
+    value of its type."""
     kinds = fields_of(cls)
     return {
         name: _zero(kinds[name].kind) if value is REQUIRED else value
@@ -203,7 +210,8 @@ def _zero(kind: Kind) -> Any:
 
 
 def _smallest(kind: Kind, version: int, flexible: bool) -> int:
-    """Return the fewest bytes that a value of this type takes, which limits an array's count."""
+    """Return the size of the smallest value of this type, in bytes: it limits how many elements an
+    array can have in the bytes that are left."""
     if isinstance(kind, Scalar):
         if kind.code:
             return _struct.calcsize(">" + kind.code)
@@ -214,7 +222,7 @@ def _smallest(kind: Kind, version: int, flexible: bool) -> int:
         1 if _is_null_marked(spec, version) else _smallest(spec.kind, version, flexible)
         for _, spec in _present(kind, version)
     )
-    return max(1, inline + flexible)
+    return max(1, inline + flexible)  # 1 also for a struct without fields, or any count would pass
 
 
 def _is_null_marked(spec: Field, version: int) -> bool:
@@ -242,7 +250,8 @@ def _fixed_runs(fields: list[tuple[str, Field]]) -> Iterator[list[tuple[str, Fie
 
 
 Decoder = Callable[[bytes | bytearray, int, int], tuple[object, int]]
-"""(bytes, offset of the message, most elements in its arrays) -> (message, offset of its end)."""
+"""(bytes, offset of the message, maximum number of elements in its arrays) -> (message, offset of
+its end)."""
 
 
 def compile_decoder(cls: type, version: int) -> Decoder:
@@ -255,12 +264,13 @@ def compile_decoder(cls: type, version: int) -> Decoder:
     out = _Module(version, version in cast(Any, cls).flexible)
     entry = _write_decoder(out, cls)
     title = f"{cls.__name__} v{version}"
-    out("def decode(buf, pos, most):")
+    out("def decode(buf, pos, limit):")
     out("    try:")
-    # One list for the whole message, because nested arrays count, too: how many elements are left,
-    # the limit, a cache of short arrays of numbers, and the view that records are slices of.
+    # The list `shared` of the whole message, because nested arrays count, too: how many elements
+    # are left, the limit, a cache of short arrays of numbers, and the view that records are slices
+    # of.
     view = "memoryview(buf).toreadonly()" if out.has_records else "None"
-    out(f"        return {entry}(buf, pos, len(buf), [most, most, {{}}, {view}])")
+    out(f"        return {entry}(buf, pos, len(buf), [limit, limit, {{}}, {view}])")
     out("    except ENDS_EARLY:")
     out(f"        raise DecodeError(f'{title}: {{ends_early(len(buf))}}') from None")
     out("    except DecodeError as error:")
@@ -284,17 +294,17 @@ def _structures_in(cls: type, version: int) -> Iterator[type]:
 
 
 def _write_decoder(out: _Module, cls: type, *, as_row: bool = False) -> str:
-    """Write the function that reads one `cls`; return its name. `as_row`: it returns the values of
-    the fields as a tuple, from which a function `make_<class>` creates the object."""
+    """Write the function that reads one `cls`; return its name. `as_row`: the function returns the
+    values of the fields as a tuple; a second one, `make_<class>`, creates the object from it."""
     entry = f"row_{cls.__name__}" if as_row else f"read_{cls.__name__}"
     if entry in out.names:
         return entry
-    out.names[entry] = None
+    out.names[entry] = None  # it is written: the code of the module will define it
     for spec in fields_of(cls).values():
         nested = spec.kind.element if isinstance(spec.kind, Array) else spec.kind
         if isinstance(nested, type) and out.version in spec.versions:
             _write_decoder(out, nested, as_row=getattr(spec.kind, "as_rows", False))
-    out(f"def {entry}(buf, pos, end, left):")
+    out(f"def {entry}(buf, pos, end, shared):")
     out.indent += 1
     values = {name: out.name("D", default) for name, default in _defaults(cls).items()}
     for run in _fixed_runs(_present(cls, out.version)):
@@ -324,6 +334,7 @@ def _write_decoder(out: _Module, cls: type, *, as_row: bool = False) -> str:
 
 
 def _read_run(out: _Module, run: list[tuple[str, Field]]) -> None:
+    """Write code that reads the fields of `_fixed_runs` into variables `f_<name>`."""
     name, spec = run[0]
     if isinstance(spec.kind, Scalar) and spec.kind.code:
         layout = _layout("".join(cast(Scalar, s.kind).code for _, s in run))
@@ -338,7 +349,8 @@ def _read_run(out: _Module, run: list[tuple[str, Field]]) -> None:
 
 
 def _read_length(out: _Module, wide: bool) -> None:
-    """Write code that sets `n` to a length or count; -1 for null."""
+    """Write code that reads a length or count into `n`; -1 for null. `wide`: from 4 bytes, not 2,
+    in versions that are not flexible."""
     if out.flexible:
         out("n = buf[pos]")
         out("if n < 128: pos += 1")
@@ -359,11 +371,11 @@ def _read_value(
     if isinstance(kind, type):
         read = f"{target}, pos = read_{kind.__name__}(buf, pos"
         if not nullable:
-            out(f"{read}, end, left)")
+            out(f"{read}, end, shared)")
             return
         # KIP-893: an int8 before a struct that may be null; in a tagged field, an unsigned varint.
         out("marker = buf[pos]")
-        out(f"if marker == 1: {read} + 1, end, left)")
+        out(f"if marker == 1: {read} + 1, end, shared)")
         out(f"elif marker == {null}: {target}, pos = None, pos + 1")
         out(f"else: raise bad_marker({name!r}, marker, {null})")
         return
@@ -395,7 +407,7 @@ def _read_value(
             out.has_records = True
             # Most partitions in a large response have no records: an empty view would be one more
             # object for the garbage collector to traverse.
-            out(f"{target} = left[3][pos:stop] if n else b''")
+            out(f"{target} = shared[3][pos:stop] if n else b''")
         else:
             out(f"{target} = buf[pos:stop]")
         out("pos = stop")
@@ -403,6 +415,7 @@ def _read_value(
 
 
 def _read_elements(out: _Module, name: str, kind: Array) -> None:
+    """Write code that reads the `n` elements of an array into `f_<name>`."""
     element, target = kind.element, f"f_{name}"
     smallest = _smallest(element, out.version, out.flexible)
     out(f"if n * {smallest} > end - pos: raise short({name!r}, n, end - pos)")
@@ -416,18 +429,18 @@ def _read_elements(out: _Module, name: str, kind: Array) -> None:
         out("else:")
         # Many partitions have the same replicas: they share one tuple.
         out(f"    {target} = unpack(f'>{{n}}{element.code}', buf, pos)")
-        out(f"    {target} = left[2].setdefault({target}, {target})")
+        out(f"    {target} = shared[2].setdefault({target}, {target})")
         out(f"pos += n * {smallest}")
         return
     items = f"items_{name}"
-    # Counted by the claim, before the first element is created.
+    # The claimed number is counted, before the first element is created.
     _count_elements(out, name, "n")
     out(f"{items} = []")
     out("for _ in range(n):")
     out.indent += 1
     if kind.as_rows:
         made_of = cast(type, element).__name__
-        out(f"item, pos = row_{made_of}(buf, pos, end, left)")
+        out(f"item, pos = row_{made_of}(buf, pos, end, shared)")
     else:
         _read_value(out, name, element, nullable=False, target="item")
     out(f"{items}.append(item)")
@@ -438,11 +451,12 @@ def _read_elements(out: _Module, name: str, kind: Array) -> None:
 
 def _count_elements(out: _Module, name: str, count: str) -> None:
     """Write the check that `count` more elements are within the decoder's limit."""
-    out(f"left[0] -= {count}")
-    out(f"if left[0] < 0: raise too_many({name!r}, n, left[1])")
+    out(f"shared[0] -= {count}")
+    out(f"if shared[0] < 0: raise too_many({name!r}, n, shared[1])")
 
 
 def _read_tags(out: _Module, tagged: list[tuple[str, Field]]) -> None:
+    """Write code that reads the tagged fields, and skips those with an unknown tag."""
     out("n = buf[pos]")
     out("if n < 128: pos += 1")
     out("else: n, pos = ruv(buf, pos)")
@@ -475,9 +489,11 @@ def _read_tags(out: _Module, tagged: list[tuple[str, Field]]) -> None:
 
 
 def compile_encoder(cls: type, version: int) -> Callable[[bytearray, object], None]:
-    """Return the encoder of a message class in one version, which appends to its first argument.
+    """Return the encoder of a message class in one version. It appends the message, its second
+    argument, to the first.
 
-    Raises: LocalProtocolError if there is no such version. The encoder raises it for a wrong value.
+    Raises: LocalProtocolError if there is no such version. The encoder raises it for a value that
+    does not fit the field.
     """
     _check_version(cls, version)
     out = _Module(version, version in cast(Any, cls).flexible)
@@ -498,7 +514,7 @@ def _write_encoder(out: _Module, cls: type) -> str:
     entry = f"write_{cls.__name__}"
     if entry in out.names:
         return entry
-    out.names[entry] = None
+    out.names[entry] = None  # it is written: the code of the module will define it
     for nested in _structures_in(cls, out.version):
         _write_encoder(out, nested)
     out(f"def {entry}(out, value):")
@@ -519,6 +535,7 @@ def _write_encoder(out: _Module, cls: type) -> str:
 
 
 def _write_run(out: _Module, run: list[tuple[str, Field]]) -> None:
+    """Write code that appends the fields of `_fixed_runs`."""
     name, spec = run[0]
     if isinstance(spec.kind, Scalar) and spec.kind.code:
         layout = _layout("".join(cast(Scalar, s.kind).code for _, s in run))
@@ -530,6 +547,8 @@ def _write_run(out: _Module, run: list[tuple[str, Field]]) -> None:
 
 
 def _write_length(out: _Module, wide: bool) -> None:
+    """Write code that appends the length or count in `n`. `wide`: with 4 bytes, not 2, in versions
+    that are not flexible."""
     if out.flexible:
         out("out += UV1[n + 1] if n < 127 else uv(n + 1)")
     else:

@@ -24,21 +24,23 @@ __all__ = ["LEVELS", "MAX_BATCH_BYTES", "Codec", "compress", "decompress"]
 Buffer = bytes | bytearray | memoryview
 
 MAX_BATCH_BYTES = 128 * 1024 * 1024
-"""Most bytes that a batch may decompress to: more than the 100 MiB of a frame, so that all
-uncompressed batches fit."""
+"""The default limit of a decompressed batch, in bytes: more than the 100 MiB of a frame, so that
+all uncompressed batches fit."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01" * 2
 _XERIAL_BLOCK = 32 * 1024
 
-# Snappy's densest element copies 64 bytes for 3.
 _SNAPPY_MAX_RATIO = 22
-
-_MIN_BLOCK = 256
-"""Beyond `_FEW_BLOCKS`, the limit allows one xerial block for so many bytes: 200,000 empty blocks
-would take long, and decompress to nothing. Producers write blocks of 1 KiB or more."""
+"""The output of snappy is at most this many times its input: its densest element has 3 bytes, and
+copies 64."""
 
 _FEW_BLOCKS = 256
+"""The number of xerial blocks that is always allowed."""
+
+_MIN_BLOCK = 256
+"""One more xerial block is allowed for every so many bytes of the size limit: 200,000 empty blocks
+would take long, and decompress to nothing. Producers write blocks of 1 KiB or more."""
 
 _SCRATCH = 1024 * 1024
 """Size of the scratch buffer, in bytes: nearly every batch is smaller, so it is decompressed once,
@@ -52,7 +54,9 @@ _GZIP_MAGIC = b"\x1f\x8b\x08"
 _GZIP_HEADER = 10
 """Size of the smallest header of a member, in bytes."""
 _GUNZIP_FROM = 16 * 1024
+"""Bytes of input that are passed to zlib at a time."""
 _GUNZIP_TO = 64 * 1024
+"""The maximum number of bytes of output at a time."""
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_MIN = 11
@@ -75,7 +79,8 @@ LEVELS: dict[Codec, tuple[int, int]] = {
     Codec.LZ4: (1, 17),
     Codec.ZSTD: (-131_072, 22),
 }
-"""The lowest and highest level of the codecs that have levels, as of Java's client (KIP-780)."""
+"""The lowest and highest level of the codecs that have levels, the same as in the Java client
+(KIP-780)."""
 
 _DEFAULT_LEVELS = {Codec.GZIP: -1, Codec.LZ4: 1, Codec.ZSTD: 3}
 
@@ -106,8 +111,8 @@ def decompress(codec: Codec, data: Buffer, limit: int = MAX_BATCH_BYTES) -> byte
 
     The output of concatenated gzip members, zstd frames and xerial streams is joined; snappy may be
     raw or in xerial's framing. As in brokers, bytes after the last gzip member or the first LZ4
-    frame are ignored. Memory stays near `limit` (gzip: an eighth above) and a window, even if the
-    data claims more.
+    frame are ignored. It takes about `limit` bytes of memory (gzip: an eighth more) and those of
+    the codec's window, even if the data claims more.
 
     Raises: LimitExceededError if the output is larger than `limit` bytes; DecodeError for bytes
     that are not of this codec, or end too early.
@@ -131,7 +136,7 @@ def decompress(codec: Codec, data: Buffer, limit: int = MAX_BATCH_BYTES) -> byte
         reason = str(error).removeprefix(f"{name}: ")
         raise DecodeError(f"{name}: {reason}") from None
     except MemoryError:
-        # The machine has less memory than the limit: callers handle both as a limit.
+        # The machine has less memory than the limit: for callers that is a lower limit.
         raise LimitExceededError(
             f"no memory to inflate a batch below the limit of {limit} bytes (max_batch_bytes)"
         ) from None
@@ -188,6 +193,8 @@ _spare = [bytearray(_SCRATCH)]
 
 
 def _inflate(into: Callable[[Buffer, Any], int], data: Buffer, limit: int) -> bytes:
+    """Decompress `data` by `into`, which writes to a buffer: larger buffers are tried until one has
+    room for the output. Raises: LimitExceededError if it is larger than `limit` bytes."""
     size, inflated = 0, None
     if len(data) < _SCRATCH:
         size = min(limit, _SCRATCH)
@@ -260,10 +267,12 @@ def _decompress_lz4(data: memoryview, limit: int) -> bytes:
 
 
 def _mended_lz4(data: memoryview) -> bytes | None:
-    """Return the first frame of `data` with a right header checksum; None if that is `data`.
+    """Return the first frame of `data`, with the correct header checksum; None if that is `data`
+    itself, or if `data` is no LZ4 frame.
 
-    Brokers ignore what follows the frame, and in message format 0 they and their clients computed
-    the checksum over the magic number, too (KAFKA-3160). The CRC of the batch covers the header.
+    Brokers ignore what follows the frame. In message format 0 they and their clients computed the
+    checksum over the magic number, too (KAFKA-3160). It is safe to replace the checksum, as the CRC
+    of the batch covers the header.
     """
     from kafkagroup.wire.xxh32 import xxh32  # only here: few batches need it
 

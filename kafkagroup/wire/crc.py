@@ -15,8 +15,8 @@ def crc32c(data: bytes | memoryview) -> int:
 
 @cache
 def _function() -> Callable[[bytes | memoryview], int]:
-    # Imported with the first batch: the package imports `argparse` and `importlib.metadata`, with
-    # all of `email`, for its command line, which takes as long as importing this whole library.
+    # Imported with the first batch: for its command line the package `crc32c` imports `argparse`
+    # and `importlib.metadata`, with all of `email`, which takes as long as importing this library.
     from crc32c import crc32c
 
     return crc32c

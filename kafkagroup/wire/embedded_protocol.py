@@ -26,7 +26,8 @@ __all__ = [
 ]
 
 MAX_PARTITIONS = 100_000
-"""Most partitions that one member may own or be assigned: the largest groups planned for."""
+"""The maximum number of partitions that one member may own or be assigned, as in the largest groups
+that this library is designed for."""
 
 _VERSION = 3
 """The highest known version. Later ones only append fields, so they are decoded as this one."""

@@ -1,7 +1,7 @@
-"""What a client does when a broker refuses a request: one table of error codes for each request.
+"""What a client does when a broker responds with an error: tables of error codes by request.
 
-The class of each code in itself, `BrokerError.retriable`, is in `errors`. The tables here say where
-a request differs from that.
+`BrokerError.retriable` in `errors` tells whether a code is retriable in general. The tables here
+are for the requests that treat some codes otherwise.
 """
 
 from __future__ import annotations
@@ -54,36 +54,39 @@ ABSENT: Codes = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNO
 """The broker does not know the topic."""
 
 MISSING_TOPIC: Codes = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
-"""To an administrator's request, which does not retry it. Consumers wait for a topic to be created;
-a caller that names a topic wants to know that it does not exist."""
+"""Not retried in requests of an administrator, who wants to know that the topic does not exist. A
+consumer waits for the topic to be created."""
 
 BEING_CREATED: Codes = frozenset(
     (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 )
-"""The response to a request that creates the topic may be that it does not exist yet."""
+"""The codes of a topic in the response to a Metadata request that creates the topic: the response
+may report that it does not exist yet."""
 
 REFUSED_TOPIC: Codes = frozenset(
     (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)
 )
-"""The topic may not be described. The error is known at once; the partitions stay until it is
-confirmed."""
+"""The broker refuses to describe the topic. The error is applied to the metadata at once; the known
+partitions stay until the next response confirms it."""
 
-# ------------------------------------------------------------ Fetch, requests about offsets of logs
+# ------------------------------------------------------------ Fetch, ListOffsets,
+#                                                              OffsetForLeaderEpoch
 
 
 class FetchAction(Enum):
-    """The reaction to a partition's error in a response to a fetch or offsets request."""
+    """The reaction to a partition's error in a response to Fetch, ListOffsets or
+    OffsetForLeaderEpoch."""
 
     RETRY = "retry"
     """Ask the same broker again, after a back-off."""
     REFRESH = "refresh"
     """Metadata is stale: refresh it, then ask the leader that it names."""
     RESET = "reset"
-    """The position is not in the log, as this broker reports: ask the leader where the log starts
+    """This broker reports that the position is not in the log: ask the leader where the log starts
     and ends, and apply `auto_offset_reset` if the position is outside."""
     RAISE = "raise"
-    """The broker refuses: raise it to the application, and ask again after a back-off. The cause
-    may pass without the application, so it never ends the reading."""
+    """The broker refuses: raise the error to the application, and ask again after a back-off. The
+    cause may end without a change in the application, so the error never ends the fetching."""
 
 
 FETCH_ACTIONS: dict[int, FetchAction] = {
@@ -126,7 +129,7 @@ def fetch_action(code: int) -> FetchAction:
 
 
 REFUSED_TOPIC_ID: Codes = frozenset((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID))
-"""If the leader answers a Fetch so, the topic was deleted, or recreated."""
+"""If the leader responds to a Fetch with one of these, the topic was deleted, or recreated."""
 
 ENDED_FETCH_SESSION: Codes = frozenset(
     (
@@ -135,7 +138,7 @@ ENDED_FETCH_SESSION: Codes = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     )
 )
-"""For a Fetch as a whole: the next one begins a session (KIP-227)."""
+"""Codes of a Fetch response as a whole: the next Fetch begins a new session (KIP-227)."""
 
 # ------------------------------------------------------------ Produce
 
@@ -145,19 +148,21 @@ class ProduceAction(Enum):
 
     REFRESH = "refresh"
     """Retry, with new metadata. The records may be in the log: a leader that loses its role while
-    it waits for its followers answers so, too."""
-    RETRY_UNKNOWN = "retry, and the records may be in the log"
-    RETRY = "retry, and the records were not written by this attempt"
+    it waits for its followers responds with the same code."""
+    RETRY_UNKNOWN = "retry unknown"
+    """Retry. The records may be in the log."""
+    RETRY = "retry"
+    """Retry. This attempt has not written the records."""
     OUT_OF_ORDER = "out of order"
     """The leader expected another sequence number."""
     DUPLICATE = "duplicate"
     """The leader has the records already. Older brokers do not say at which offset."""
     NEW_EPOCH = "new epoch"
-    """The leader accepts no more numbers of this epoch; the records were not written."""
+    """The leader accepts no more sequence numbers of this epoch; the records were not written."""
     SPLIT = "split"
     """The batch is too large."""
     FAIL = "fail"
-    """Refused for good; the records were not written."""
+    """The leader refuses the batch, and a retry would not help; the records were not written."""
 
 
 PRODUCE_ACTIONS: dict[int, ProduceAction] = {
@@ -188,8 +193,8 @@ PRODUCE_ACTIONS: dict[int, ProduceAction] = {
     ErrorCode.MESSAGE_TOO_LARGE: ProduceAction.SPLIT,
     ErrorCode.RECORD_LIST_TOO_LARGE: ProduceAction.SPLIT,
 }
-"""The codes that are not simply a refusal. A transactional producer has a table of its own for
-those that end its transaction."""
+"""Every code that is not here is FAIL. `FAILED_RECORD_ACTIONS` says what a failed record means for
+a transaction."""
 
 
 def produce_action(code: int) -> ProduceAction:
@@ -206,11 +211,12 @@ COORDINATOR_MOVED: Codes = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     )
 )
-"""The client looks the coordinator up again."""
+"""The broker is not the coordinator, or does not respond as one: the client looks the coordinator
+up again."""
 
 NO_SUCH_GROUP: Codes = frozenset((ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION))
-"""To a request that describes one type of group: the group is of another type, or the coordinator
-does not know the type."""
+"""In the response to a request that describes one type of group: the group is of another type, or
+the coordinator does not know the type."""
 
 # ------------------------------------------------------------ JoinGroup, SyncGroup, Heartbeat,
 #                                                              LeaveGroup, ConsumerGroupHeartbeat
@@ -224,30 +230,33 @@ FINAL: Codes = frozenset(
         ErrorCode.UNSUPPORTED_ASSIGNOR,
     )
 )
-"""Always end a membership. What the application gave causes them, or another member that stays."""
+"""Always end a membership without another attempt to join: the cause is a value that the
+application gave, or another member, and would be the same at the next attempt."""
 
 UNKNOWN_MEMBER: Codes = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND))
-"""The coordinator does not count the member."""
+"""The coordinator does not know the member, or its group."""
 
 MEMBERSHIP_LOST: Codes = UNKNOWN_MEMBER | {
     ErrorCode.FENCED_MEMBER_EPOCH,
     ErrorCode.STALE_MEMBER_EPOCH,
 }
-"""To a ConsumerGroupHeartbeat: the membership has ended. The coordinator has removed the member, or
-has never known it; or it still counts the member, in another epoch. (To a commit or a look-up a
-stale epoch is not the end: the next heartbeat returns the new one.)"""
+"""In the response to a ConsumerGroupHeartbeat: the membership has ended. The coordinator has
+removed the member, or has never known it, or has it in another epoch. (STALE_MEMBER_EPOCH in the
+response to a commit or a look-up does not end it: the next heartbeat returns the new epoch.)"""
 
 FENCED: Codes = MEMBERSHIP_LOST | {ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
-"""By these codes the coordinator has removed a member, of either protocol."""
+"""By these codes the coordinator reports that the member is no longer in the group, or not in this
+generation or epoch; in both protocols."""
 
 NOT_A_MEMBER: Codes = UNKNOWN_MEMBER | {ErrorCode.NONE, ErrorCode.FENCED_INSTANCE_ID}
-"""To a request to leave: the member has left, was removed before, or was replaced by another
-process."""
+"""In the response to a request to leave: the member has left, was removed before, or was replaced
+by another process with the same `group_instance_id`."""
 
 MAY_HAVE_JOINED: Codes = frozenset(
     (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 )
-"""To a join of KIP-848, which may succeed nevertheless: it is not replicated yet."""
+"""In the response to a join of KIP-848: the join may succeed nevertheless, because the coordinator
+may only wait for its replication."""
 
 PROTOCOL_UNAVAILABLE: Codes = frozenset(
     (
@@ -256,9 +265,10 @@ PROTOCOL_UNAVAILABLE: Codes = frozenset(
         ErrorCode.INVALID_REGULAR_EXPRESSION,
     )
 )
-"""Errors of a join: the broker has disabled this protocol, cannot upgrade the classic group, or
-cannot match the pattern, which Python can. They count once the next join repeats one: a member that
-falls back alone turns an empty group into a classic one, which locks the others out."""
+"""In the response to a join of KIP-848: the broker has disabled this protocol, cannot upgrade the
+classic group, or cannot match the pattern, which Python can. The member falls back to the classic
+protocol once the next join repeats such a code: if it alone fell back, it would turn an empty group
+into a classic one, which locks the others out."""
 
 # ------------------------------------------------------------ OffsetCommit, OffsetFetch
 
@@ -269,18 +279,19 @@ RETRIED_COMMITS: Codes = COORDINATOR_MOVED | {
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
     ErrorCode.STALE_MEMBER_EPOCH,  # the next heartbeat returns the new one
 }
-"""Retried until the caller's timeout; an unknown topic's for a few times only."""
+"""A commit is retried until the caller's timeout; for an unknown topic a few times only."""
 
 RETRIED_LOOK_UPS: Codes = RETRIED_COMMITS | UNKNOWN_MEMBER | {ErrorCode.FENCED_MEMBER_EPOCH}
-"""Retried without raising them, an unknown topic's for a few times. A look-up that names a member
-is retried: a heartbeat will return the new epoch, or report that the member lost its partitions."""
+"""An OffsetFetch is retried, for an unknown topic a few times only. One that names the member is
+retried because a heartbeat will return the new epoch, or report that the member lost its
+partitions."""
 
 MEMBERSHIP_ENDED: Codes = UNKNOWN_MEMBER | {
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.FENCED_MEMBER_EPOCH,
 }
-"""To a commit: it fails, as the partitions may have another owner. GROUP_ID_NOT_FOUND from version
-9 on: the member's group no longer exists."""
+"""In the response to a commit: the commit fails, as the partitions may have another owner.
+GROUP_ID_NOT_FOUND, from version 9 on, means that the member's group no longer exists."""
 
 # ------------------------------------------------------------ InitProducerId, AddPartitionsToTxn,
 #                                                              AddOffsetsToTxn, TxnOffsetCommit,
@@ -298,9 +309,9 @@ class TransactionAction(Enum):
     """The transaction cannot commit. The producer can begin another one."""
     FENCED = "fenced"
     """Another producer has the transactional id, or the coordinator has aborted the transaction at
-    its timeout. The producer has ended."""
+    its timeout. The producer cannot continue."""
     FATAL = "fatal"
-    """The producer has ended."""
+    """The producer cannot continue, for another reason."""
 
 
 _COORDINATOR_ACTIONS: dict[int, TransactionAction] = {
@@ -313,25 +324,25 @@ _COORDINATOR_ACTIONS: dict[int, TransactionAction] = {
     ErrorCode.PRODUCER_FENCED: TransactionAction.FENCED,
     # What older brokers return for PRODUCER_FENCED.
     ErrorCode.INVALID_PRODUCER_EPOCH: TransactionAction.FENCED,
-    # KAFKA-18019: a new id for this producer would let it go on though another one has fenced it.
+    # KAFKA-18019: with a new producer id it could continue although another producer has fenced it.
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: TransactionAction.FATAL,
     ErrorCode.UNKNOWN_PRODUCER_ID: TransactionAction.FATAL,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TransactionAction.FATAL,
     ErrorCode.INVALID_TXN_STATE: TransactionAction.FATAL,
 }
-"""To every request to a transaction coordinator."""
+"""For every request to a transaction coordinator."""
 
 COORDINATOR_AWAITS_MARKERS: Codes = frozenset(
     (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 )
-"""From a coordinator: the markers of the last transaction may still be on their way, for some
-milliseconds. Kafka 4's coordinators of groups report that as the second one."""
+"""From a coordinator: the markers of the last transaction may not be written yet, for some
+milliseconds. Kafka 4's group coordinators report that as COORDINATOR_LOAD_IN_PROGRESS."""
 
 PRODUCE_AWAITS_MARKERS: Codes = frozenset(
     (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS)
 )
-"""Likewise to a Produce in a transaction: a leader of Kafka 4 reports the second one when it has
-not added the partition to the transaction in time."""
+"""The same in the response to a Produce in a transaction: a leader of Kafka 4 reports
+NOT_ENOUGH_REPLICAS when it has not added the partition to the transaction in time."""
 
 INIT_PRODUCER_ID_ACTIONS: dict[int, TransactionAction] = {
     **_COORDINATOR_ACTIONS,
@@ -353,10 +364,11 @@ ADD_OFFSETS_ACTIONS: dict[int, TransactionAction] = _COORDINATOR_ACTIONS
 TXN_OFFSET_COMMIT_ACTIONS: dict[int, TransactionAction] = {
     **_COORDINATOR_ACTIONS,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TransactionAction.RETRY,
-    ErrorCode.INVALID_TXN_STATE: TransactionAction.ABORT,  # of older brokers: not, or no more, open
+    # From older brokers: the transaction is not open, or not any more.
+    ErrorCode.INVALID_TXN_STATE: TransactionAction.ABORT,
 }
-"""The code of each partition, from the coordinator of the group. A code that is not here is ABORT,
-such as those of a member that was removed: it continues when it has joined again."""
+"""The code of each partition, from the group coordinator. A code that is not here is ABORT, such as
+those of a member that was removed: the producer can continue when the member has joined again."""
 
 END_TXN_ACTIONS: dict[int, TransactionAction] = _COORDINATOR_ACTIONS
 """A code that is not here is FATAL."""
@@ -367,5 +379,6 @@ FAILED_RECORD_ACTIONS: dict[int, TransactionAction] = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TransactionAction.FATAL,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: TransactionAction.FATAL,
 }
-"""Of a record that has failed in a transaction. A code that is not here is ABORT, also
-INVALID_PRODUCER_EPOCH: the coordinator tells whether the producer is fenced."""
+"""For the code of a record that has failed in a transaction. A code that is not here is ABORT, also
+INVALID_PRODUCER_EPOCH: the coordinator's response to the abort tells whether the producer is
+fenced."""

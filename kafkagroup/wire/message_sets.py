@@ -46,13 +46,15 @@ _MAX_OFFSET = 2**63 - 1
 _MAX_INT32 = 2**31 - 1
 
 _MAX_MESSAGES = 500
-"""Most messages in a set without compression: to check them takes a millisecond or two."""
+"""The maximum number of messages in a set without compression: to check them takes a millisecond or
+two."""
 _ENOUGH_BYTES = 1024 * 1024
-"""A set without compression that has so many bytes ends: its records are copied at once."""
+"""A set without compression ends with the message that reaches this size, because all its records
+are converted in one call."""
 
 
 class _Message(NamedTuple):
-    """A message, by the places of its parts in the data around it."""
+    """A message. The places of its parts are those in the data that it was read from."""
 
     offset: int
     magic: int
@@ -126,19 +128,20 @@ class MessageSet:
         damage inside a compressed message.
         """
         if self.codec is Codec.NONE:
-            return _encoded(BytesIO(bytes(len(self.raw))), self.raw, False, None)[0]
+            return _converted(BytesIO(bytes(len(self.raw))), self.raw, False, None)[0]
         wrapper = self._first
         if wrapper.value_at == _NULL:
             raise DecodeError("a compressed message has no value")
         value = self.raw[wrapper.value_at : wrapper.value_end]
-        # The broker stamps the outer message only.
+        # With log append time, the broker sets the timestamp of the outer message only.
         timestamp = wrapper.timestamp if wrapper.is_stamped else None
         # A BytesIO takes over bytes that nothing else refers to, without a copy.
         inflated = BytesIO(decompress(self.codec, value, limit))
-        records, last = _encoded(inflated, None, self._check_crcs, timestamp)
+        records, last = _converted(inflated, None, self._check_crcs, timestamp)
         if not records.record_count:
             raise DecodeError("a compressed message has no messages inside")
         if wrapper.magic == 1:
+            # The offsets inside are relative to each other; the last one is that of the wrapper.
             base = records.base_offset + self.last_offset - last
             records, last = records._replace(base_offset=base), self.last_offset
         if records.base_offset < 0 or last > self.last_offset:
@@ -151,11 +154,12 @@ class MessageSet:
 def read_message_set(
     data: memoryview, *, topic: str, partition: int, check_crcs: bool, max_batch_bytes: int
 ) -> MessageSet | None:
-    """Return the message set that `data` begins with, a message of format 0 or 1; None if the first
-    message is truncated. Messages of the same kind come together, with ascending offsets.
+    """Return the message set at the beginning of `data`, whose first message is of format 0 or 1;
+    None if that message is truncated. A set without compression ends before a message of another
+    format or timestamp type, a compressed or a damaged one.
 
-    Raises: CorruptRecordError for a damaged message, with its offset, after the messages before it
-    were returned; LimitExceededError for one that claims more than `max_batch_bytes`.
+    Raises, for the first message only: CorruptRecordError, with its offset, if it is damaged;
+    LimitExceededError if it claims more than `max_batch_bytes`.
     """
     messages: list[_Message] = []
     pos = 0
@@ -248,12 +252,13 @@ def _messages(data: memoryview, check_crcs: bool) -> Iterator[_Message]:
         pos = message.end
 
 
-def _encoded(
+def _converted(
     out: BytesIO, data: memoryview | None, check_crcs: bool, timestamp: int | None
 ) -> tuple[Records, int]:
-    """Return the records of a set without compression, and the offset of the last one. They are
-    written to `out`, which is as long as the set; with None as `data` it has the set itself, so
-    that this takes no more memory. `timestamp` replaces theirs. Raises: DecodeError."""
+    """Return the records of a set without compression, and the offset of the last one. `out` is as
+    long as the set, and the records are written to it. With None as `data`, `out` contains the set
+    itself, which the records replace: so this takes no more memory. `timestamp`, if given, replaces
+    those of the records. Raises: DecodeError."""
     with out.getbuffer() as room:
         size, count, first, last = _encode(
             room if data is None else data, room, check_crcs, timestamp
@@ -265,9 +270,10 @@ def _encoded(
 def _encode(
     data: memoryview, room: memoryview, check_crcs: bool, timestamp: int | None
 ) -> tuple[int, int, int, int]:
-    """Write the records to `room`, which may be the memory of `data`: no part of a record comes
-    behind its place in the message, whose lengths, offset, size and CRC have a fixed size. Return
-    the size and the number of the records, and the first and the last offset."""
+    """Write the records to `room`. Return their size and number, and the first and the last offset.
+
+    `room` may be the memory of `data`: a record is never longer than its message, whose offset,
+    size, CRC and lengths take more bytes, so each part is read before it is overwritten."""
     size, count, first, last = 0, 0, 0, -1
     head = bytearray()
     for message in _messages(data, check_crcs):
@@ -294,14 +300,14 @@ def _encode(
 
 
 def _write(room: memoryview, at: int, some: bytes | bytearray) -> int:
-    """Return the place behind."""
+    """Write bytes at `at`; return where they end."""
     end = at + len(some)
     room[at:end] = some
     return end
 
 
 def _move(room: memoryview, at: int, data: memoryview, start: int, size: int) -> int:
-    """Move a key or value to its place in the record; return the place behind."""
+    """Copy a key or value to its place in the record; return where it ends."""
     if not size:
         return at
     room[at : at + size] = data[start : start + size]
@@ -309,7 +315,7 @@ def _move(room: memoryview, at: int, data: memoryview, start: int, size: int) ->
 
 
 def _put(out: bytearray, value: int) -> None:
-    """Append a signed integer of at most 64 bits, in zigzag form."""
+    """Append a signed integer of at most 64 bits as a zigzag varint."""
     left = (value << 1) ^ (value >> 63)
     while left > 127:
         out.append(left & 0x7F | 0x80)
@@ -318,9 +324,9 @@ def _put(out: bytearray, value: int) -> None:
 
 
 def _put_length(out: bytearray, start: int, end: int) -> int:
-    """Append the length of a key or value; return its size."""
+    """Append the length of a key or value, -1 if it is null; return its size."""
     if start == _NULL:
-        out.append(1)
+        out.append(1)  # the length -1 in zigzag form
         return 0
     _put(out, end - start)
     return end - start

@@ -1,8 +1,8 @@
-"""The partition of a key, as Kafka's own producers choose it. Pure.
+"""The partition of a key, as the Java client's producers choose it. Pure.
 
-All producers must write the records of a key to the same partition. Compiled where possible, with
-the types in `murmur2.pxd`. Source: MurmurHash2, as Austin Appleby published it, with the seed of
-Kafka's Java client.
+All producers must write the records of a key to the same partition. This file is compiled, with the
+types in `murmur2.pxd`, where a compiler is available. Source: MurmurHash2, as Austin Appleby
+published it, with the seed of Kafka's Java client.
 """
 
 from __future__ import annotations

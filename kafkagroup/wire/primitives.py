@@ -1,4 +1,4 @@
-"""Unsigned varints, the lengths and counts of flexible versions; bounded before use.
+"""Unsigned varints: the lengths, counts and tags of flexible versions.
 
 Fields of fixed width have no function here: the compiled codecs unpack several of them at once. The
 signed varints of records are read in `records`.
@@ -13,7 +13,7 @@ __all__ = ["UVARINT_1", "encode_uvarint", "read_uvarint"]
 Buffer = bytes | bytearray | memoryview
 
 UVARINT_1: tuple[bytes, ...] = tuple(bytes((n,)) for n in range(128))
-"""The encodings of one byte; nearly every length has one of them."""
+"""Number -> its encoding, for the numbers whose encoding is one byte: nearly every length is."""
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:

@@ -46,15 +46,15 @@ def decode_records(
     of one batch, which a fetch with a larger limit returns whole.
     """
     view = memoryview(data or b"")
-    is_whole = not view
+    has_whole_batch = not view  # without bytes no batch is incomplete
     for batch in read_batches(
         view, topic=topic, partition=partition, max_batch_bytes=max_batch_bytes
     ):
-        is_whole = True
+        has_whole_batch = True
         if not batch.is_control:
             records = batch.records(start_offset)
             yield from cast(Iterator[Record[bytes | None, bytes | None]], records)
-    if not is_whole:
+    if not has_whole_batch:
         size = ""
         if len(view) >= PREFIX.size:
             size = f" of {PREFIX.unpack_from(view)[1] + LEADER_EPOCH_OFFSET}"

@@ -101,8 +101,9 @@ class Versions:
     @classmethod
     @cache
     def parse(cls, text: str) -> Versions:
+        """Return the range that a text denotes."""
         if text == "none":
-            return cls(1, 0)
+            return cls(1, 0)  # contains no version
         if text.endswith("+"):
             return cls(int(text[:-1]), 32767)
         low, _, high = text.partition("-")
@@ -153,7 +154,8 @@ def struct(cls: type[T]) -> type[T]:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def message(api_key: int, versions: str, flexible: str = "none") -> Callable[[type[T]], type[T]]:
-    """Make `cls` a message: its API key, its versions, and those that are flexible (KIP-482)."""
+    """Make `cls` a message: its API key, its versions, and those that are flexible (KIP-482). The
+    API key is -1 for what is neither a request nor a response."""
 
     def make(cls: type[T]) -> type[T]:
         made = cast(Any, frozen(kw_only=True)(cls))

@@ -1,4 +1,5 @@
-"""The old forms of three requests, from before they could name several groups, keys or members.
+"""The old forms of three requests, from before they could name several groups, coordinator keys or
+members: OffsetFetch, FindCoordinator and LeaveGroup.
 
 The rest of the library uses the newest form only. `fold` converts a request to the form of an old
 version, and `unfold` converts the response back. A request that an old version cannot express is an

@@ -1,7 +1,7 @@
-"""The state of the metadata log's voters, as its leader reports it (KIP-595), with its time.
+"""The response to DescribeQuorum: the voters of the metadata log, as its leader reports them.
 
 The fields are those of Apache Kafka 4.3's schemas; a test compares them. The request has a module
-of its own, because its parts have the same names.
+of its own, because its parts have the same names. Source: KIP-595.
 """
 
 from uuid import UUID
