@@ -1,10 +1,10 @@
 """The classic group protocol: one pure `step`. Nothing here reads a clock or touches a socket.
 
 A member finds its coordinator, joins, gets its assignment from the leader (perhaps itself), and
-sends heartbeats until something changes. `state.MOVES` is the whole table of phases. Sources: the
-consumer rebalance protocol, KIP-62 (heartbeats during processing), KIP-394 (the coordinator gives
-out member ids before the join), KIP-345 (static members), KIP-559 (protocol checks), KIP-800
-(reasons), KIP-814 (static leaders).
+sends heartbeats until something changes. `classic_state.MOVES` is the whole table of phases.
+Sources: the consumer rebalance protocol, KIP-62 (heartbeats during processing), KIP-394 (the
+coordinator gives out member ids before the join), KIP-345 (static members), KIP-559 (protocol
+checks), KIP-800 (reasons), KIP-814 (static leaders).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
     ErrorCode,
+    FencedError,
     broker_error,
 )
 from kafkagroup.member.classic_requests import (
@@ -27,7 +28,7 @@ from kafkagroup.member.classic_requests import (
 )
 from kafkagroup.member.classic_state import (
     COMMITTING,
-    ENDED,
+    ENDING,
     HEARTBEATING,
     MOVES,
     PASSIVE,
@@ -39,13 +40,13 @@ from kafkagroup.member.coordinated import CoordinatedStep
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,
+    ClassicEffect,
+    ClassicEvent,
     Compute,
     Computed,
     ComputeFailed,
     Coordinator,
     CoordinatorInvalidated,
-    Effect,
-    Event,
     Fail,
     GenerationInfo,
     Leave,
@@ -86,23 +87,23 @@ _MAX_IMMEDIATE_REJOINS = 5
 rebalanced before SyncGroup was answered."""
 
 
-def step(member: Member, event: Event) -> tuple[Member, tuple[Effect, ...]]:
+def step(member: Member, event: ClassicEvent) -> tuple[Member, tuple[ClassicEffect, ...]]:
     """Return the member after an event, and the effects to execute."""
     return _Step.run(member, event)
 
 
-class _Step(CoordinatedStep[Member, Event, Effect]):
+class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
     MOVES = MOVES
     UNJOINED = Phase.UNJOINED
     DEPARTING = Phase.DEPARTING
-    ENDED = ENDED
+    ENDING = ENDING
     PASSIVE = PASSIVE
     HEARTBEATING = HEARTBEATING
     COMMITTING = COMMITTING
 
     # ------------------------------------------------------------ events
 
-    def take(self, event: Event) -> None:
+    def take(self, event: ClassicEvent) -> None:
         match event:
             case Started():
                 self._move(Phase.UNJOINED)
@@ -119,7 +120,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 if token == self.member.pending:
                     self._fail(error)
             case AssignFailed(error=error):
-                if self.member.phase not in ENDED:
+                if self.member.phase not in ENDING:
                     self._fail(error)
             case Woke():
                 pass
@@ -229,13 +230,15 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             case Phase.REVOKING | Phase.LOSING:
                 pass  # leaves when the application has released
             case Phase.UNJOINED | Phase.JOINING if self._may_revoke and not event.lost:
+                # The value so far is from before the join: by it, the session would be over.
                 self._set(session_ends_at=self.now + self.member.config.session_timeout)
                 self._revoke_all(event.reason)
             case _ if self.member.ownership.is_assigned:
                 # Closed in a cooperative rebalance: its partitions may be reassigned by now.
                 self._lose(event.reason)
             case Phase.JOINING if not self.member.member_id and self.member.leaves_group:
-                # The coordinator waits for this id, or will, until its session ends (KIP-394).
+                # The response has the id that the coordinator gives out for this join (KIP-394).
+                # Without a leave under it, the group waits for that id until its session ends.
                 self._set(leave_by=min(event.deadline, self.now + _ID_TIMEOUT))
             case _:
                 self._leave()
@@ -353,15 +356,16 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 )
             )
         if member.coordinator is None and sender is not None:
-            # A heartbeat on another connection has failed. The look-up may wait there, too, for as
-            # long as a session lasts.
+            # A heartbeat on the other connection has failed, and invalidated the coordinator, which
+            # has answered now. The look-up may wait on that connection, too, for a whole session.
             self._set(coordinator=sender, lookup_in_flight=None)
         self._set(
             pending=None,
             assignment=response.assignment,
             is_unsynced=False,
             stable_at=member.join_sent_at,
-            # It took another connection, which may be dead: the next heartbeat must not wait.
+            # The heartbeat in flight took the other connection, which may be dead: the next one
+            # must not wait for its response.
             heartbeat_in_flight=None,
             session_ends_at=self.now + member.config.session_timeout,
         )
@@ -380,9 +384,9 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             assignment=b"",
             assigned_generation=member.generation_id,
             attempts=0,
-            failures=0,
+            join_failures=0,
         )
-        self._heartbeat_often()
+        self._schedule_first_heartbeat()
         self.effects.append(
             Assign(
                 generation=GenerationInfo(
@@ -397,12 +401,13 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         )
         return self._revoke(member.reason) if member.must_rejoin else None
 
-    def _heartbeat_often(self) -> None:
-        """Send heartbeats more often for a while: another rebalance often follows, and a member
-        that notices it late delays the group."""
+    def _schedule_first_heartbeat(self) -> None:
+        """Send the first heartbeat of a generation early: another rebalance often follows, and a
+        member that notices it late delays the group."""
         config = self.member.config
         # If every generation ends at its first heartbeat, this delay is the only pause between
-        # joins. With a smaller factor a member sends more than 20 requests in the first second.
+        # joins, so it grows. With a smaller factor a member sends more than 20 requests in the
+        # first second (L6).
         pause = max(config.settling_interval, 4 * self.member.first_heartbeat_delay)
         pause = min(pause, config.heartbeat_interval)
         self._set(
@@ -427,8 +432,9 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
                 self._on_error(code, "Heartbeat")
 
     def _on_heartbeat_response_while_joining(self, code: int) -> None:
-        """Handle the response on the other connection while JoinGroup is in purgatory. The response
-        to JoinGroup reports other errors, unless the request never reached the coordinator."""
+        """Handle the response on the other connection while JoinGroup is in purgatory. A JoinGroup
+        that never reached the coordinator gets no response, so a heartbeat must report that the
+        coordinator has removed or fenced the member. Other errors are left to JoinGroup."""
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._extend_lease(code)
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
@@ -436,10 +442,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     def _on_late_heartbeat_response(self, token: int, code: int) -> None:
         """Handle a response that is no longer awaited, as the coordinator was invalidated or a join
-        was sent since. The join will get most errors itself; a fenced instance id ends the member
-        at once, even if its join is delayed."""
+        was sent since. The join will get most errors itself; a fenced instance id ends the
+        membership at once, even if the join is delayed."""
         member = self.member
-        if not member.member_id or token <= member.member_id_token or member.phase in ENDED:
+        if not member.member_id or token <= member.member_id_token or member.phase in ENDING:
             return
         unknown = code == ErrorCode.UNKNOWN_MEMBER_ID
         # An older generation has ended as expected.
@@ -512,7 +518,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._restart(reason)
 
     def _reset_generation(self, reason: str) -> None:
-        """The coordinator has removed the member, or begun a generation without it."""
+        """Join anew: the coordinator has removed the member, or begun a generation without it."""
         if self.member.ownership.is_assigned:
             self._lose(reason)
         else:
@@ -596,7 +602,7 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
 
     def _fail(self, error: Exception, *, can_leave: bool = True) -> None:
         member = self.member
-        if member.phase in ENDED:
+        if member.phase in ENDING:
             self._left(str(error))
             return
         self.effects.append(Fail(error=error))
@@ -611,6 +617,12 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
             self._depart()
         else:
             self._move(Phase.FAILED, pending=None, heartbeat_in_flight=None, lookup_in_flight=None)
+
+    def _keeps_place(self, error: Exception) -> bool:
+        """Whether a member that failed does not leave the group. A static member keeps its place
+        until it is started again, and a fenced one has no place. Any other leaves, so that the
+        group does not wait until its session ends."""
+        return self.member.config.group_instance_id is not None or isinstance(error, FencedError)
 
     def _lose_coordinator(self) -> None:
         self._set(coordinator=None, heartbeat_in_flight=None)
@@ -627,13 +639,13 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         token = self._send(join_request(member), timeout=timeout)
         self._move(Phase.JOINING, pending=token, must_rejoin=False, join_sent_at=self.now)
         if member.ownership.is_assigned:
-            # Most joins are answered sooner.
+            # Most joins are answered sooner, and need no heartbeat.
             self._set(next_heartbeat_at=self.now + config.heartbeat_interval)
 
     def _heartbeat_when_due(self) -> None:
         member, config = self.member, self.member.config
         if (
-            not self._heartbeats
+            not self._sends_heartbeats
             or member.heartbeat_in_flight is not None
             or self.now < member.next_heartbeat_at
         ):
@@ -657,10 +669,10 @@ class _Step(CoordinatedStep[Member, Event, Effect]):
         )
 
     @property
-    def _heartbeats(self) -> bool:
-        """Whether heartbeats are due in this phase. A member that owns partitions while its
-        JoinGroup or SyncGroup is in purgatory sends heartbeats on another connection: only these
-        show whether the coordinator received the request; if not, it reassigns the partitions."""
+    def _sends_heartbeats(self) -> bool:
+        """Whether a member in its phase sends heartbeats. One that owns partitions while its
+        JoinGroup or SyncGroup is in purgatory sends them on another connection: only they show
+        whether the coordinator received the request; if not, it reassigns the partitions."""
         member = self.member
         return member.phase in HEARTBEATING or (
             member.phase in PURGATORY and member.ownership.is_assigned

@@ -10,7 +10,7 @@ from kafkagroup.member.coordinated import CoordinatedMember
 
 __all__ = [
     "COMMITTING",
-    "ENDED",
+    "ENDING",
     "HEARTBEATING",
     "MOVES",
     "PASSIVE",
@@ -138,8 +138,8 @@ PURGATORY = frozenset((Phase.JOINING, Phase.SYNCING))
 """Phases in which the coordinator may hold the request in purgatory. Until it answers, it reads no
 later request on that connection."""
 
-ENDED = frozenset((Phase.DEPARTING, Phase.LEAVING, Phase.LEFT, Phase.FAILED))
-"""Phases of a membership that ends."""
+ENDING = frozenset((Phase.DEPARTING, Phase.LEAVING, Phase.LEFT, Phase.FAILED))
+"""Phases of a membership that ends or has ended."""
 
 PASSIVE = frozenset((Phase.IDLE, Phase.LEFT, Phase.FAILED))
 """Phases in which nothing is due."""
@@ -173,21 +173,21 @@ class Member(CoordinatedMember):
     join_sent_at: float = 0.0
     """When the last JoinGroup or SyncGroup was sent."""
     joined_at: float = 0.0
-    """When it was answered."""
+    """When the JoinGroup of the current generation was answered."""
     first_heartbeat_delay: float = 0.0
     """The delay of the first heartbeat in this generation; 0.0 once a heartbeat has found the group
     stable."""
     stable_at: float = 0.0
-    """When the last request was sent whose response ruled out an earlier rebalance: a JoinGroup, a
-    SyncGroup, or a heartbeat that found the group stable."""
+    """When the last request was sent whose response showed that no earlier rebalance is under way:
+    a JoinGroup, a SyncGroup, or a heartbeat that found the group stable."""
     rebalancing_at: float = 0.0
-    """When the last request was sent that the coordinator handled while members joined: JoinGroup,
-    or a heartbeat that found the group rebalancing."""
+    """When the last heartbeat was sent that found the group rebalancing."""
     joined_after: float = 0.0
-    """The same, of the last such request before the members had joined the current generation."""
+    """A moment before all members had joined the current generation: when the last JoinGroup or
+    heartbeat was sent that the coordinator handled before that."""
     is_unsynced: bool = False
     """Whether the coordinator waits for this member's SyncGroup, as far as the member knows: also
-    while it joins again because the response to that was lost."""
+    while the member joins again because it got no response to SyncGroup."""
     must_rejoin: bool = False
     """Whether a rejoin was requested while the member was joining."""
     assigned_generation: int = -1
@@ -219,7 +219,8 @@ class Member(CoordinatedMember):
 
     @property
     def follows_subscription(self) -> bool:
-        """Whether the generation was joined with the present protocols, and is stable."""
+        """Whether the generation was joined with the present protocols, and is stable: a stable
+        member whose protocols change begins to revoke at once."""
         return self.phase is Phase.STABLE
 
     @property

@@ -34,7 +34,7 @@ class MemberConfig:
     """How often in a row joining, or claims that were refused, may be retried; None: without
     limit."""
 
-    # Of single protocols.
+    # Each for one protocol only.
     cooperative: bool = False
     """Classic: whether the application keeps its partitions while the group rebalances
     (KIP-429)."""

@@ -24,14 +24,14 @@ from kafkagroup.errors import (
 )
 from kafkagroup.member.consumer_requests import (
     LEAVE_EPOCH,
-    OWN_IDS,
+    OWN_IDS_VERSION,
     STATIC_LEAVE_EPOCH,
     heartbeat_request,
     join_request,
     leave_request,
 )
 from kafkagroup.member.consumer_state import (
-    ENDED,
+    ENDING,
     HEARTBEATING,
     MOVES,
     PASSIVE,
@@ -84,7 +84,8 @@ _FREQUENT_INTERVALS = 2.0
 assignments once a second (`group.consumer.assignment.interval.ms`)."""
 
 _ASSIGNMENT_TIMEOUT = 3.0
-"""Seconds without a change after which a new subscription counts as one that changes nothing."""
+"""Seconds from the end of frequent heartbeats until a new subscription counts as one that changes
+no assignment, unless the epoch changes before."""
 
 _MAX_ATTEMPTS = 5
 """How often in a row a member sends a heartbeat at once to report a change, or joins at once after
@@ -100,7 +101,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     MOVES = MOVES
     UNJOINED = Phase.UNJOINED
     DEPARTING = Phase.DEPARTING
-    ENDED = ENDED
+    ENDING = ENDING
     PASSIVE = PASSIVE
     HEARTBEATING = HEARTBEATING
     COMMITTING = HEARTBEATING
@@ -130,7 +131,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                     self._heartbeat_now()
             case Revoked(token=token):
                 if token == self.member.pending:
-                    self._revoked()
+                    self._on_revoked()
             case Subscribed(topics=topics, pattern=pattern):
                 if (topics, pattern) != (self.member.topics, self.member.pattern):
                     self._set(topics=topics, pattern=pattern, outdated_epoch=self.member.epoch)
@@ -139,11 +140,12 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 self._on_names(names)
             case RejoinRequested():
                 # Only the coordinator can start a rebalance. A heartbeat that reports everything
-                # gets the whole assignment; the heartbeat in flight does not report everything.
+                # gets the whole assignment. The heartbeat in flight does not report everything, so
+                # its response must not set `acknowledged_state` again.
                 self._set(acknowledged_state=None, state_in_flight=None)
                 self._heartbeat_now()
             case AssignFailed(error=error):
-                if self.member.phase not in ENDED:
+                if self.member.phase not in ENDING:
                     self._fail(error)
             case CoordinatorInvalidated():
                 self._lose_coordinator()
@@ -155,8 +157,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 assert_never(event)
 
     def _on_names(self, found: Mapping[UUID, str]) -> None:
-        """Add names, and forget those of topics that are neither assigned nor owned any more: the
-        coordinator may assign others again and again."""
+        """Add names, and drop those of topics that are neither assigned nor owned any more: the
+        coordinator may assign other topics again and again, so all names would be too many."""
         member = self.member
         target: PartitionsByTopicId = member.target or {}
         names = {
@@ -201,11 +203,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         elif token == member.lookup_in_flight:
             self._on_lookup_failed(error)
         elif not isinstance(error, RETRIED_ERRORS):
-            too_old = isinstance(error, UnsupportedVersionError)
-            if token == member.pending and too_old and member.phase is Phase.RELEASING:
+            is_too_old = isinstance(error, UnsupportedVersionError)
+            if token == member.pending and is_too_old and member.phase is Phase.RELEASING:
                 self._set(can_release=False)
                 self._restart(str(error))
-            elif token == member.pending and too_old and member.config.may_fall_back:
+            elif token == member.pending and is_too_old and member.config.may_fall_back:
                 self._fall_back(error)
             else:
                 self._fail(error)
@@ -216,7 +218,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             if member.phase in (Phase.JOINING, Phase.RELEASING):
                 self._restart("the coordinator did not answer")
 
-    def _revoked(self) -> None:
+    def _on_revoked(self) -> None:
         self._set(ownership=self.member.ownership.release(), owned={})
         if self.member.leaving is not None:
             self._leave()
@@ -256,25 +258,25 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             Phase.MEMBER,
             pending=None,
             epoch=response.member_epoch,
-            failures=0,
+            join_failures=0,
             unreleased_since=None,
         )
         return self._on_heartbeat_accepted(response, changed=True)
 
     def _on_leave_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
         leaving = self.member.leaving
-        comes_back = leaving is not None and leaving.lost
-        if comes_back and response.error_code == ErrorCode.FENCED_INSTANCE_ID:
-            # The application's next poll would join again, against the other process.
+        will_rejoin = leaving is not None and leaving.lost
+        if will_rejoin and response.error_code == ErrorCode.FENCED_INSTANCE_ID:
+            # The application's next poll would join again, with the instance id of that process.
             self.effects.append(Fail(error=self._fenced()))
             self._move_out(Phase.FAILED, may_be_known=False)
         else:
             self._end_or_leave_again(self._error(response))
 
     def _on_release_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
-        """Join, unless the coordinator could not tell whether it holds the instance id for this
-        member. If it refuses, it does not: another member holds the id, or none. Of a member that
-        it had accepted, another process has taken the place."""
+        """Join: the coordinator has released the instance id, or has refused because this member
+        does not hold it. If a member that was accepted does not hold it any more, another process
+        has taken its place. After an error that may pass, release the id again."""
         error = self._error(response)
         if error.code == ErrorCode.FENCED_INSTANCE_ID and self.member.was_accepted:
             return self._fail(self._fenced())
@@ -287,6 +289,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         return self._restart(str(error))
 
     def _error(self, response: ConsumerGroupHeartbeatResponse) -> BrokerError:
+        """Return the error of a response; its code may be NONE."""
         group = self.member.config.group_id
         return broker_error(
             response.error_code, response.error_message, operation="READ", group=group
@@ -376,13 +379,13 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         self._set(acknowledged_state=None, state_in_flight=None)
         config, code, error = self.member.config, response.error_code, self._error(response)
         joining = self.member.phase is Phase.JOINING
-        if joining and code not in MAY_HAVE_JOINED and (self._releases or not error.retriable):
+        if joining and code not in MAY_HAVE_JOINED and (self._releases_id or not error.retriable):
             self._set(may_be_known=False)
         was_unavailable = self.member.is_unavailable
         self._set(is_unavailable=joining and code in PROTOCOL_UNAVAILABLE)
         match code:
             case _ if self.member.is_unavailable and not was_unavailable:
-                self._retry(error)
+                self._retry(error)  # it counts only once the next join gets such an error, too
             case _ if self.member.is_unavailable:
                 self._fall_back(error) if config.may_fall_back else self._on_refusal(error)
             case _ if code in MEMBERSHIP_LOST:
@@ -481,7 +484,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _fail(self, error: Exception, *, can_leave: bool = True) -> None:
         member = self.member
-        if member.phase in ENDED:
+        if member.phase in ENDING:
             self._left(str(error))
             return
         self.effects.append(Fail(error=error))
@@ -600,10 +603,10 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         if member.phase is not Phase.UNJOINED or self.now < member.retry_at:
             return None
         timeout = member.config.request_timeout
-        if self._releases and member.may_be_known:
+        if self._releases_id and member.may_be_known:
             # The coordinator would refuse a join until its session for this member ends.
             request = leave_request(member, STATIC_LEAVE_EPOCH)
-            token = self._send(request, timeout=timeout, lowest=OWN_IDS)
+            token = self._send(request, timeout=timeout, lowest=OWN_IDS_VERSION)
             return self._move(Phase.RELEASING, pending=token)
         timeout = self._attempt_timeout(timeout)
         token = self._send(join_request(member), timeout=timeout)
@@ -611,10 +614,10 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         return self._note_heartbeat_sent()
 
     @property
-    def _releases(self) -> bool:
-        """Whether a member releases its instance id before it joins, if an earlier join may hold
-        it. After a refused join such a member is not known, unlike one whose earlier join may have
-        succeeded."""
+    def _releases_id(self) -> bool:
+        """Whether this member releases its instance id before it joins again, if an earlier join
+        may hold it. So the refusal of a join tells that no join of this member holds it; without
+        the release, an earlier join may have succeeded, with its response lost."""
         return self.member.config.group_instance_id is not None and self.member.can_release
 
     def _heartbeat_when_due(self) -> None:

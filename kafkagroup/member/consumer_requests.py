@@ -15,14 +15,14 @@ from kafkagroup.wire.messages.consumer_heartbeat import (
 
 __all__ = [
     "LEAVE_EPOCH",
-    "OWN_IDS",
+    "OWN_IDS_VERSION",
     "STATIC_LEAVE_EPOCH",
     "heartbeat_request",
     "join_request",
     "leave_request",
 ]
 
-OWN_IDS = 1
+OWN_IDS_VERSION = 1
 """The first version of the heartbeat in which members generate their ids (KIP-1082)."""
 _JOIN_EPOCH = 0
 LEAVE_EPOCH = -1

@@ -11,7 +11,7 @@ from kafkagroup.member.consumer_target import PartitionsByTopicId, Target, is_mi
 from kafkagroup.member.coordinated import CoordinatedMember
 
 __all__ = [
-    "ENDED",
+    "ENDING",
     "HEARTBEATING",
     "MOVES",
     "PASSIVE",
@@ -114,8 +114,8 @@ and raises."""
 HEARTBEATING = frozenset((Phase.MEMBER, Phase.REVOKING))
 """Phases in which the member sends heartbeats, and may commit."""
 
-ENDED = frozenset((Phase.DEPARTING, Phase.LEAVING, Phase.LEFT, Phase.FAILED))
-"""Phases of a membership that ends."""
+ENDING = frozenset((Phase.DEPARTING, Phase.LEAVING, Phase.LEFT, Phase.FAILED))
+"""Phases of a membership that ends or has ended."""
 
 PASSIVE = frozenset((Phase.IDLE, Phase.LEFT, Phase.FAILED))
 """Phases in which nothing is due."""
@@ -142,7 +142,7 @@ class Member(CoordinatedMember):
     topics: tuple[str, ...] = ()
     """What is subscribed to by name, sorted."""
     pattern: str | None = None
-    """What is subscribed to by a regular expression, of the server's kind (RE2J)."""
+    """The regular expression subscribed to, in the coordinator's syntax (RE2J)."""
     phase: Phase = Phase.IDLE
     epoch: int = 0
     """The member's epoch; 0 outside of the group."""
@@ -165,8 +165,8 @@ class Member(CoordinatedMember):
     """A moment before the coordinator requested the revocation that it waits for; None once it has
     acknowledged that the partitions were released."""
     outdated_epoch: int | None = None
-    """The last epoch whose assignment is that of an earlier subscription; None if no such epoch is
-    awaited to end."""
+    """The epoch whose assignment is still that of an earlier subscription; None if the assignment
+    is that of the present one."""
     names: Mapping[UUID, str] = field(factory=dict)
     """Topic id -> name, of the assigned and owned topics that were looked up."""
     unnamed: frozenset[UUID] = frozenset()
@@ -188,11 +188,13 @@ class Member(CoordinatedMember):
     frequent_until: float = 0.0
     """Until then heartbeats are frequent."""
     immediate_heartbeats: int = 0
-    """How many heartbeats were sent at once since the member was last stable."""
+    """How many heartbeats were sent without waiting for the interval since the member was last
+    stable."""
     loss_count: int = 0
     """How often the coordinator removed the member since it last acknowledged a heartbeat."""
     unreleased_since: float | None = None
-    """When the coordinator first refused the instance id as another member's."""
+    """When the coordinator first refused a join because another member holds the instance id; None
+    if it has not since the last join."""
     is_unavailable: bool = False
     """Whether the last join was refused as if the broker did not offer this protocol."""
     has_reported_denial: bool = False
@@ -240,7 +242,7 @@ class Member(CoordinatedMember):
 
     @property
     def reported_state(self) -> ReportedState:
-        """What the next heartbeat must have reported."""
+        """What the coordinator must know after the next heartbeat."""
         return ReportedState(
             self.topics, self.pattern, self._reported_partitions, self.reconciliation_count
         )

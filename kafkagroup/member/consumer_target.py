@@ -14,7 +14,7 @@ from uuid import UUID
 from kafkagroup._values import frozen
 from kafkagroup.wire.messages.consumer_heartbeat import Assignment
 
-__all__ = ["PartitionsByTopicId", "Target", "TargetChange", "is_large", "is_missing", "prepared"]
+__all__ = ["PartitionsByTopicId", "Target", "TargetChange", "is_large", "is_missing", "prepare"]
 
 PartitionsByTopicId = Mapping[UUID, tuple[int, ...]]
 """Topic id -> partitions, sorted; no topic without any."""
@@ -107,13 +107,13 @@ def is_large(assignment: Assignment) -> bool:
     return len(topics) + sum(len(topic.partitions) for topic in topics) > _LARGE
 
 
-def prepared(
+def prepare(
     assignment: Assignment, before: Target | None, names: Mapping[UUID, str]
 ) -> TargetChange:
-    """Return the change of a member's target. A step can use it as long as the member has the same
-    target and the same names; else it compares again by itself."""
+    """Return the change of a member's target, in a thread. A step can use it as long as the member
+    has the same target and the same names; else it compares again by itself."""
     change = TargetChange.of(assignment, before)
-    change.target.named(names)
+    change.target.named(names)  # splits the topics by name here, and not in the step
     return change
 
 

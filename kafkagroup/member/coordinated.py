@@ -1,5 +1,5 @@
-"""What both protocols with a coordinator share: finding and invalidating it, back-off, the session,
-and the next wake-up. Each protocol's own step derives from `CoordinatedStep`.
+"""What the classic protocol and KIP-848 share: finding and invalidating the coordinator, back-off,
+the session, leaving, and the next wake-up. Each protocol's own step derives from `CoordinatedStep`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _MIN_ATTEMPT = 1.0
 """Seconds that each attempt to leave gets at least."""
 
 _ATTEMPT_SHARE = 1 / 3
-"""The share of its time that the first of several heartbeats has to be answered: its connection may
-be dead, and another attempt needs time too. The next one has the rest, as the coordinator may be
+"""The share of the time for a heartbeat that its first attempt may take: its connection may be
+dead, and another attempt needs time, too. The next attempt has the rest, as the coordinator may be
 slow."""
 
 _REPORT_INTERVAL = 60.0
@@ -80,18 +80,20 @@ class CoordinatedMember:
     """When back-off ends: no FindCoordinator and no join before."""
     attempts: int = 0
     """Failures in a row, for back-off."""
-    failures: int = 0
+    join_failures: int = 0
     """How often joining has failed since it last succeeded; counted only with `max_retries`."""
     trouble: str = ""
-    """The text of the last failure."""
-    reported: tuple[int, float] = (0, float("-inf"))
+    """The text of the last failure to join or to leave."""
+    reported_refusal: tuple[int, float] = (0, float("-inf"))
     """The code that was last reported to the application as a refusal, and when."""
     reason: str = ""
-    """Why it rejoins or revokes."""
+    """Why the member rejoins, revokes, or has lost its partitions."""
     leaving: Leaving | None = None
+    """Why and how the member leaves, because of the application or an error; None if it stays."""
     leave_by: float = math.inf
     """When the last attempt to leave ends; inf before the member has released its partitions."""
     last_token: int = 0
+    """The token of the last effect. Tokens grow, so they tell which effect was earlier."""
 
     @property
     def heartbeat_interval(self) -> float:
@@ -145,14 +147,14 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     """The phase of a member that is about to join."""
     DEPARTING: ClassVar[Enum]
     """The phase of a member that is about to leave."""
-    ENDED: ClassVar[frozenset[Any]]
-    """Phases of a membership that ends."""
+    ENDING: ClassVar[frozenset[Any]]
+    """Phases of a membership that ends or has ended."""
     PASSIVE: ClassVar[frozenset[Any]]
     """Phases in which nothing is due."""
     HEARTBEATING: ClassVar[frozenset[Any]]
     """Phases with heartbeats, and with a session that may end."""
     COMMITTING: ClassVar[frozenset[Any]]
-    """Phases of a joined member: a failure there is not a failure to join."""
+    """Phases of a member that has joined and may commit: a failure there is no failure to join."""
 
     def __init__(self, member: M, event: E) -> None:
         self.member = member
@@ -176,8 +178,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     @abstractmethod
     def _fail(self, error: Exception, *, can_leave: bool = True) -> None:
-        """End the membership with an error that no retry can fix. `can_leave`: it does not keep the
-        member from finding the coordinator."""
+        """End the membership with an error that no retry can fix. `can_leave`: whether the member
+        can still find the coordinator, to leave."""
 
     @abstractmethod
     def _left(self, doubt: str = "") -> None:
@@ -203,8 +205,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         """Have the application apply its assignment step by step, where the protocol does so."""
 
     @property
-    def _heartbeats(self) -> bool:
-        """Whether heartbeats are due now."""
+    def _sends_heartbeats(self) -> bool:
+        """Whether a member in its phase sends heartbeats."""
         return self.member.phase in self.HEARTBEATING
 
     # ------------------------------------------------------------ what is due
@@ -234,11 +236,11 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     def _fail_after_max_retries(self) -> None:
         member, limit = self.member, self.member.config.max_retries
-        if limit is not None and member.phase is self.UNJOINED and member.failures > limit:
+        if limit is not None and member.phase is self.UNJOINED and member.join_failures > limit:
             self._fail(
                 JoinFailedError(
-                    f"joining group {member.config.group_id!r} failed {member.failures} times in a"
-                    f" row: {member.trouble or member.reason}"
+                    f"joining group {member.config.group_id!r} failed {member.join_failures} times"
+                    f" in a row: {member.trouble or member.reason}"
                 )
             )
 
@@ -268,14 +270,15 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
         pause = backoff_within(pause, config.retry_backoff, self.member.leave_by - self.now)
         self._set(attempts=attempts, retry_at=self.now + pause, next_heartbeat_at=self.now + pause)
-        # Until the application goes on, a refused login fails without being tried.
-        counts = self.member.phase not in self.COMMITTING
-        counts = counts and not isinstance(error, AuthenticationError)
+        # Once a login was refused, requests fail unsent until the application polls again. These
+        # failures would use up `max_retries` meanwhile.
+        is_join_failure = self.member.phase not in self.COMMITTING
+        is_join_failure = is_join_failure and not isinstance(error, AuthenticationError)
         if self.member.phase is self.DEPARTING:
             self._set(trouble=self.member.trouble if error is None else str(error))
-        elif config.max_retries is not None and counts:
+        elif config.max_retries is not None and is_join_failure:
             trouble = self.member.trouble if error is None else str(error)
-            self._set(failures=self.member.failures + 1, trouble=trouble)
+            self._set(join_failures=self.member.join_failures + 1, trouble=trouble)
 
     def _is_final(self, error: BrokerError) -> bool:
         """Return whether an error code ends the membership. A refusal that may pass does not, once
@@ -285,13 +288,14 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         return not (error.retriable or self.member.was_accepted)
 
     def _report_refusal(self, error: BrokerError) -> None:
-        """Report an error code to the application, if it is not one that passes by itself."""
-        code, at = self.member.reported
-        if self.member.phase in self.ENDED:
+        """Report an error code to the application, unless it passes by itself or was reported in
+        the last `_REPORT_INTERVAL`."""
+        code, at = self.member.reported_refusal
+        if self.member.phase in self.ENDING:
             return  # a member that cannot leave is reported with a warning
         if error.retriable or (code == error.code and self.now - at < _REPORT_INTERVAL):
             return
-        self._set(reported=(error.code, self.now))
+        self._set(reported_refusal=(error.code, self.now))
         self.effects.append(ReportError(error=error))
 
     def _wake(self) -> None:
@@ -300,14 +304,14 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         if member.phase in self.HEARTBEATING:
             times.append(member.session_ends_at)
         if (
-            self._heartbeats
+            self._sends_heartbeats
             and member.coordinator is not None
             and member.heartbeat_in_flight is None
         ):
             times.append(member.next_heartbeat_at)
-        waits = member.coordinator is None and member.lookup_in_flight is None
-        is_due = member.phase in (self.UNJOINED, self.DEPARTING)
-        if waits or (is_due and member.coordinator is not None):
+        must_look_up = member.coordinator is None and member.lookup_in_flight is None
+        must_send = member.phase in (self.UNJOINED, self.DEPARTING)
+        if must_look_up or (must_send and member.coordinator is not None):
             times.append(member.retry_at)
         if member.leave_by < math.inf:
             times.append(member.leave_by)
@@ -333,7 +337,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         )
 
     def _leave_earlier(self, deadline: float) -> None:
-        """Leave by this deadline if it is the earlier one: a member that is leaving is closed."""
+        """Leave by this deadline if it is the earlier one: the application may close a member that
+        is already leaving."""
         leaving = self.member.leaving
         if leaving is None or leaving.deadline <= deadline:
             return
@@ -342,7 +347,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
             self._set(leave_by=min(self.member.leave_by, deadline))
 
     def _end_or_leave_again(self, error: BrokerError) -> None:
-        """End the membership, or leave again if the coordinator could not handle the request."""
+        """End the membership, or leave again if the coordinator could not handle the request.
+        `error`: that of the response, which may have the code NONE."""
         if error.code in NOT_A_MEMBER:
             return self._left()
         if not error.retriable:
@@ -364,35 +370,30 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
             self._left(str(error))
 
     def _leave_timeout(self) -> float:
-        """Return the timeout of a request that is repeated until the member has left."""
+        """Return the timeout of a request to leave, or of a look-up of the coordinator: a part of
+        the time until `leave_by`, if there is such a limit."""
         left = self.member.leave_by - self.now
         return min(max(left * _LEAVE_SHARE, _MIN_ATTEMPT), self.member.config.request_timeout)
 
     def _doubt(self) -> str:
         """Return why the coordinator may still count a member that could not leave."""
-        trouble = self.member.trouble if self.member.phase in self.ENDED else ""
+        trouble = self.member.trouble if self.member.phase in self.ENDING else ""
         return trouble or "the coordinator did not answer in time"
 
     # ------------------------------------------------------------ ownership
 
     def _acknowledged(self, sent_at: float) -> Ownership:
-        """Return the ownership after the acknowledgement of a request that was sent then."""
+        """Return the ownership after the acknowledgement of a request sent at `sent_at`."""
         member = self.member
         return member.ownership.acknowledge(sent_at, member.config.session_timeout)
 
     def _attempt_timeout(self, timeout: float) -> float:
-        """Return how many seconds of a timeout this attempt to send a heartbeat has."""
+        """Return how many seconds of a heartbeat's timeout this attempt may take."""
         return timeout if self.member.attempts else timeout * _ATTEMPT_SHARE
 
     def _drain_deadline(self) -> float:
         """Return when the application must have processed the records in flight."""
         return self.now + self.member.config.rebalance_timeout * DRAIN_SHARE
-
-    def _keeps_place(self, error: Exception) -> bool:
-        """Whether a member that failed does not leave the group. A static member keeps its place
-        until it is started again, and a fenced one has no place. Any other leaves, so that the
-        group does not wait until its session ends."""
-        return self.member.config.group_instance_id is not None or isinstance(error, FencedError)
 
     def _fenced(self) -> FencedError:
         instance = self.member.config.group_instance_id
@@ -423,6 +424,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         route: Route = Route.COORDINATOR,
         lowest: int = 0,
     ) -> int:
+        """Send a request to the coordinator, which is known; return the token."""
         coordinator = self.member.coordinator
         assert coordinator is not None
         token = self._token()

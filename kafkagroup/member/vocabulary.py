@@ -1,10 +1,11 @@
 """Events and effects: the inputs and outputs of a membership protocol.
 
-Events are past tense, effects imperative. The driver of a `step` answers every `Send` exactly once
-with `Replied` or `SendFailed`, every `FindCoordinator` with a `Coordinator` in `Replied` or with
-`SendFailed`, every `Revoke` and `Lose` with `Revoked`, every `Compute` with `Computed` or
-`ComputeFailed`, and an `Assign` with `AssignFailed` if it failed. These events echo the token
-of their effect: one whose token is no longer current changes nothing.
+Events are past tense, effects imperative. The driver of a `step` answers every `Send` once with
+`Replied` or `SendFailed`, unless the member has stopped awaiting it before it could be sent; every
+`FindCoordinator` with a `Coordinator` in `Replied` or with `SendFailed`; every `Revoke` and `Lose`
+with `Revoked`; and every `Compute` with `Computed` or `ComputeFailed`. These events echo the token
+of their effect: one whose token is no longer current changes nothing. An `Assign` has no token, and
+is answered only if it failed, with `AssignFailed`.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ __all__ = [
     "AssignmentApplied",
     "AssignmentRequested",
     "BaseEvent",
+    "ClassicEffect",
+    "ClassicEvent",
     "Compute",
     "ComputeFailed",
     "Computed",
     "Coordinator",
     "CoordinatorInvalidated",
-    "Effect",
-    "Event",
     "Fail",
     "FindCoordinator",
     "GenerationInfo",
@@ -71,7 +72,10 @@ class GenerationInfo:
     generation_id: int
     member_id: str
     leader_id: str
+    """Empty where the coordinator assigns (KIP-848)."""
     protocol_name: str
+    """The assignor's name, by which members assign; where the coordinator assigns, the assignor
+    that this member requested, "" for none."""
     members: Mapping[str, bytes]
     """Member id -> metadata; filled on the leader only."""
     assignment: bytes
@@ -96,7 +100,7 @@ class MemberMetadata:
     topics: tuple[str, ...] = ()
     """Where the coordinator assigns: the topics subscribed to by name, sorted."""
     pattern: str | None = None
-    """Where the coordinator assigns: the regular expression subscribed to, of its kind (RE2J)."""
+    """Where the coordinator assigns: the regular expression subscribed to, in its syntax (RE2J)."""
 
 
 # ---------------------------------------------------------------- events
@@ -119,12 +123,13 @@ class Started(BaseEvent):
 
 @frozen(kw_only=True)
 class Replied(BaseEvent):
-    """A `Send` was answered, if only with an error code."""
+    """A `Send` or `FindCoordinator` was answered, if only with an error code."""
 
     token: int
     message: Any
+    """The response to the `Send`, or the `Coordinator` that was found."""
     sender: Coordinator | None = None
-    """The broker to which the `Send` went."""
+    """The broker that answered the `Send`; None for a `FindCoordinator`."""
     target_change: TargetChange | None = None
     """What a large assignment changes, as a thread has prepared it (KIP-848)."""
 
@@ -144,12 +149,12 @@ class Revoked(BaseEvent):
 
     token: int
     protocols: tuple[tuple[str, bytes], ...] | None = None
-    """Protocol name -> metadata for the next JoinGroup; None leaves them."""
+    """Protocol name -> metadata for the next JoinGroup; None: unchanged."""
 
 
 @frozen(kw_only=True)
 class Computed(BaseEvent):
-    """The leader's assignments are ready."""
+    """The assignments are ready."""
 
     token: int
     assignments: Mapping[str, bytes]
@@ -172,7 +177,8 @@ class AssignFailed(BaseEvent):
 
 @frozen(kw_only=True)
 class AssignmentApplied(BaseEvent):
-    """The application has released what is revoked, committed, and applied its assignment."""
+    """The application has committed, released what is revoked, and applied its assignment, as a
+    `Reconcile` or `AssignUnits` required. A classic member gets no such event."""
 
     token: int
 
@@ -184,7 +190,7 @@ class Woke(BaseEvent):
 
 @frozen(kw_only=True)
 class AssignmentRequested(BaseEvent):
-    """What every request of the application for another assignment carries."""
+    """The application requests another assignment. The base of all events that do so."""
 
 
 @frozen(kw_only=True)
@@ -193,7 +199,7 @@ class RejoinRequested(AssignmentRequested):
 
     reason: str
     protocols: tuple[tuple[str, bytes], ...] | None = None
-    """Protocol name -> metadata from now on; None leaves them."""
+    """Protocol name -> metadata from now on; None: unchanged."""
 
 
 @frozen(kw_only=True)
@@ -218,7 +224,7 @@ class Leaving(BaseEvent):
     session."""
 
 
-Event = (
+ClassicEvent = (
     Started
     | Replied
     | SendFailed
@@ -231,6 +237,7 @@ Event = (
     | CoordinatorInvalidated
     | Leaving
 )
+"""The events of a classic member."""
 
 
 # ---------------------------------------------------------------- effects
@@ -255,9 +262,10 @@ class Send:
     route: Route
     coordinator: Coordinator
     timeout: float
+    """Seconds until the connection must be ready, and from then on until the response."""
     lowest: int = 0
-    """The lowest version of the request that has the wanted effect; without it in common with the
-    broker, the send fails with UnsupportedVersionError."""
+    """The lowest version of the request that has the wanted effect. The send fails with
+    UnsupportedVersionError if the broker supports only lower ones."""
 
 
 @frozen(kw_only=True)
@@ -282,7 +290,8 @@ class Revoke:
 
 @frozen(kw_only=True)
 class Lose:
-    """The generation has ended: others may own its partitions. Nothing can be committed."""
+    """The generation has ended, and others may own its partitions: release them without a commit,
+    then report `Revoked`."""
 
     token: int
     reason: str
@@ -290,7 +299,8 @@ class Lose:
 
 @frozen(kw_only=True)
 class Compute:
-    """This member leads: compute every member's assignment."""
+    """Compute every member's assignment: this member leads, or the group is in ZooKeeper, where all
+    members compute."""
 
     token: int
     protocol_name: str
@@ -309,7 +319,7 @@ class Assign:
 
 @frozen(kw_only=True)
 class WakeAt:
-    """Report `Woke` at this time. The latest one counts."""
+    """Report `Woke` at this time. Each `WakeAt` replaces the one before it."""
 
     time: float
 
@@ -323,19 +333,21 @@ class ReportError:
 
 @frozen(kw_only=True)
 class Fail:
-    """The member has failed."""
+    """Notify the application of the error that ends the membership. The member may still have to
+    release its partitions and leave the group; other effects follow then."""
 
     error: Exception
 
 
 @frozen(kw_only=True)
 class Leave:
-    """The member has left the group. The last effect."""
+    """Note that the membership has ended. The last effect."""
 
     doubt: str = ""
-    """Why the coordinator may still count it as a member; "" if it does not."""
+    """Why the coordinator may still count the member; "" if it does not."""
 
 
-Effect = (
+ClassicEffect = (
     FindCoordinator | Send | Revoke | Lose | Compute | Assign | ReportError | WakeAt | Fail | Leave
 )
+"""The effects of a classic member."""

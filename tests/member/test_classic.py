@@ -35,13 +35,13 @@ from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.vocabulary import (
     Assign,
     AssignFailed,
+    ClassicEffect,
+    ClassicEvent,
     Compute,
     Computed,
     ComputeFailed,
     Coordinator,
     CoordinatorInvalidated,
-    Effect,
-    Event,
     Fail,
     FindCoordinator,
     GenerationInfo,
@@ -593,7 +593,7 @@ def test_an_unknown_member_whose_assignment_has_no_lease_joins_again_after_a_bac
         reply(6, heartbeat_response(E.COORDINATOR_LOAD_IN_PROGRESS)),
     ],
 )
-def test_a_heartbeat_without_a_lease_is_retried_after_a_backoff(event: Event) -> None:
+def test_a_heartbeat_without_a_lease_is_retried_after_a_backoff(event: ClassicEvent) -> None:
     waiting, _ = step(SYNCED, event)
     assert (waiting.phase, waiting.heartbeat_in_flight) == (Phase.SYNCED, None)
     again, effects = step(evolve(waiting, coordinator=NODE), Woke(now=10.125))
@@ -1004,7 +1004,7 @@ def test_a_refusal_of_a_member_is_reported_once_a_minute_and_repeated(code: int)
         evolve(
             HEARTBEAT_SENT,
             heartbeat_in_flight=None,
-            reported=(code, 10.0),
+            reported_refusal=(code, 10.0),
             attempts=1,
             retry_at=10.125,
             next_heartbeat_at=10.125,
@@ -1016,9 +1016,9 @@ def test_a_refusal_of_a_member_is_reported_once_a_minute_and_repeated(code: int)
     again, effects = step(again, reply(7, heartbeat_response(code), 10.125))
     assert effects == (WakeAt(time=10.375),)
     # The application hears of a lasting refusal again, and of another one at once.
-    lasting = evolve(HEARTBEAT_SENT, reported=(code, -50.0))
+    lasting = evolve(HEARTBEAT_SENT, reported_refusal=(code, -50.0))
     assert step(lasting, reply(6, heartbeat_response(code)))[1][0] == ReportError(error=error)
-    other = evolve(HEARTBEAT_SENT, reported=(E.INVALID_GROUP_ID, 10.0))
+    other = evolve(HEARTBEAT_SENT, reported_refusal=(E.INVALID_GROUP_ID, 10.0))
     assert step(other, reply(6, heartbeat_response(code)))[1][0] == ReportError(error=error)
     accepted, effects = step(again, Woke(now=10.375))
     accepted, effects = step(accepted, reply(8, heartbeat_response(), 10.375))
@@ -1150,7 +1150,7 @@ def test_losing_the_coordinator_during_the_assignment_restarts_the_join() -> Non
     ],
     ids=lambda e: type(e).__name__,
 )
-def test_a_stale_response_changes_nothing(member: Member, event: Event) -> None:
+def test_a_stale_response_changes_nothing(member: Member, event: ClassicEvent) -> None:
     after, effects = step(member, event)
     assert after is member
     assert all(isinstance(effect, WakeAt) for effect in effects)
@@ -1444,7 +1444,7 @@ def test_an_application_that_did_not_poll_loses_and_leaves() -> None:
     ],
     ids=["gone", "unknown", "member unknown", "fenced", "too old", "failed"],
 )
-def test_a_member_has_left_by_the_response_to_leave(event: Event, doubt: str) -> None:
+def test_a_member_has_left_by_the_response_to_leave(event: ClassicEvent, doubt: str) -> None:
     assert step(GOING, event) == (
         evolve(GOING, phase=Phase.LEFT, pending=None),
         (Leave(doubt=doubt),),
@@ -1464,7 +1464,9 @@ def test_a_member_has_left_by_the_response_to_leave(event: Event, doubt: str) ->
         (SendFailed(now=10.0, token=6, error=DecodeError("garbage")), True),
     ],
 )
-def test_leave_is_repeated_until_the_coordinator_answers(event: Event, is_moved: bool) -> None:
+def test_leave_is_repeated_until_the_coordinator_answers(
+    event: ClassicEvent, is_moved: bool
+) -> None:
     """LeaveGroup was sent once. Refused because the coordinator had moved, it left a member that
     the whole group waited for until its session ended."""
     waiting, effects = step(GOING, event)
@@ -1640,7 +1642,7 @@ def test_a_member_that_closes_in_its_first_join_waits_for_its_id(
     ],
     ids=["moved", "refused", "disconnected", "late"],
 )
-def test_a_member_whose_id_does_not_arrive_ends(event: Event, doubt: str) -> None:
+def test_a_member_whose_id_does_not_arrive_ends(event: ClassicEvent, doubt: str) -> None:
     after, effects = step(AWAITING_ID, event)
     assert (after.phase, effects) == (Phase.LEFT, (Leave(doubt=doubt),))
 
@@ -1833,7 +1835,7 @@ def test_fenced_beside_the_pending_join_is_fatal() -> None:
         SendFailed(now=10.0, token=8, error=ConnectionLostError("gone")),
     ],
 )
-def test_other_errors_beside_the_pending_join_await_its_response(event: Event) -> None:
+def test_other_errors_beside_the_pending_join_await_its_response(event: ClassicEvent) -> None:
     """The generation may just have ended because the join is about to be answered."""
     unknown = evolve(JOIN_AND_HEARTBEAT_SENT, heartbeat_in_flight=None)
     assert step(JOIN_AND_HEARTBEAT_SENT, event) == (unknown, (WakeAt(time=18.0),))
@@ -2117,7 +2119,9 @@ class RespondingBroker:
         self.now = 0.0
         self.member = evolve(IDLE, config=config)
         self.sent: list[tuple[float, Any]] = []
-        self.queue: list[Callable[[], Event]] = [lambda: Started(now=self.now, jitter=jitter)]
+        self.queue: list[Callable[[], ClassicEvent]] = [
+            lambda: Started(now=self.now, jitter=jitter)
+        ]
         self.wake: float | None = None
 
     def run(self, until: float, most: int = 10_000) -> None:
@@ -2133,7 +2137,7 @@ class RespondingBroker:
             for effect in effects:
                 self.carry_out(effect)
 
-    def carry_out(self, effect: Effect) -> None:
+    def carry_out(self, effect: ClassicEffect) -> None:
         stamp = {"now": self.now, "jitter": self.jitter}
         match effect:
             case Send(token=token) | FindCoordinator(token=token):
@@ -2275,7 +2279,7 @@ class RandomRun:
             self.take(self.happening())
             self.check_not_stuck()
 
-    def happening(self) -> Event:
+    def happening(self) -> ClassicEvent:
         choice = self.random.random()
         if choice < 0.45 and self.sends:
             token = self.random.choice(list(self.sends))
@@ -2302,7 +2306,7 @@ class RandomRun:
             self.wake = None
         return Woke(now=self.now, jitter=self.random.random())
 
-    def respond(self, token: int, request: Any) -> Event:
+    def respond(self, token: int, request: Any) -> ClassicEvent:
         if self.random.random() < 0.1:
             error = self.random.choice((LOST, RequestTimeoutError("late"), DecodeError("x")))
             return SendFailed(now=self.now, token=token, error=error)
@@ -2327,7 +2331,7 @@ class RandomRun:
         self.answered.append(event)
         return event
 
-    def take(self, event: Event) -> None:
+    def take(self, event: ClassicEvent) -> None:
         before = self.member
         self.member, effects = step(before, event)
         self.seen.add((before.phase, self.member.phase))
@@ -2346,7 +2350,7 @@ class RandomRun:
                 case Leave():
                     self.over = True
 
-    def check(self, before: Member, effect: Effect) -> None:
+    def check(self, before: Member, effect: ClassicEffect) -> None:
         match effect:
             case Send(request=JoinGroupRequest() as request):
                 assert self.member.phase is Phase.JOINING
@@ -2413,7 +2417,7 @@ LIMITED = evolve(CONFIG, max_retries=1)
 def test_joining_ends_after_the_maximum_of_attempts() -> None:
     loading = reply(2, joined(E.COORDINATOR_LOAD_IN_PROGRESS))
     once, _ = step(evolve(JOINING, config=LIMITED), loading)
-    assert (once.phase, once.failures) == (Phase.UNJOINED, 1)
+    assert (once.phase, once.join_failures) == (Phase.UNJOINED, 1)
     again, _ = step(once, Woke(now=11.0))
     assert again.phase is Phase.JOINING
     twice = Replied(now=11.0, token=again.pending or 0, message=joined(E.NOT_COORDINATOR))
@@ -2426,20 +2430,20 @@ def test_joining_ends_after_the_maximum_of_attempts() -> None:
 
 
 def test_a_generation_resets_the_count_of_failures_and_heartbeats_do_not_count() -> None:
-    member, _ = step(evolve(SYNCING, config=LIMITED, failures=1), reply(5, synced()))
-    assert (member.phase, member.failures) == (Phase.STABLE, 0)
+    member, _ = step(evolve(SYNCING, config=LIMITED, join_failures=1), reply(5, synced()))
+    assert (member.phase, member.join_failures) == (Phase.STABLE, 0)
     heartbeat_in_flight = evolve(HEARTBEAT_SENT, config=LIMITED)
     for _ in range(3):
         heartbeat_in_flight, _ = step(
             evolve(heartbeat_in_flight, heartbeat_in_flight=6),
             reply(6, heartbeat_response(E.NOT_COORDINATOR)),
         )
-    assert (heartbeat_in_flight.phase, heartbeat_in_flight.failures) == (Phase.STABLE, 0)
+    assert (heartbeat_in_flight.phase, heartbeat_in_flight.join_failures) == (Phase.STABLE, 0)
 
 
 def test_without_a_maximum_joining_is_retried_forever() -> None:
     member, _ = step(JOINING, reply(2, joined(E.COORDINATOR_LOAD_IN_PROGRESS)))
-    assert (member.failures, member.trouble) == (0, "")
+    assert (member.join_failures, member.trouble) == (0, "")
 
 
 def test_invalidating_the_coordinator_keeps_the_generation() -> None:

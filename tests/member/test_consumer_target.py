@@ -18,7 +18,7 @@ from kafkagroup.member.consumer_target import (
     TargetChange,
     is_large,
     is_missing,
-    prepared,
+    prepare,
 )
 from kafkagroup.member.consumer_vocabulary import ConsumerEvent, LookUpNames, TopicsNamed
 from kafkagroup.member.vocabulary import Coordinator, Replied, WakeAt, Woke
@@ -99,14 +99,14 @@ def test_steps_look_at_no_topic_of_a_prepared_assignment() -> None:
         member, effects = consumer_protocol.step(member, event)
 
     effects: object = ()
-    event = reply(unknown(), prepared(unknown(), member.target, member.names))
+    event = reply(unknown(), prepare(unknown(), member.target, member.names))
     assert looks_during(lambda: step(event)) == 0
     topics = frozenset(UUID(int=n) for n in range(1_000, 4_000))
     assert effects == (LookUpNames(topic_ids=topics), WakeAt(time=10.1))
     assert looks_during(lambda: step(Woke(now=11.0))) == 0
     # The coordinator may repeat it in each response.
     member = evolve(member, heartbeat_in_flight=9, next_heartbeat_at=50.0)
-    again = reply(unknown(), prepared(unknown(), member.target, member.names), token=9)
+    again = reply(unknown(), prepare(unknown(), member.target, member.names), token=9)
     assert looks_during(lambda: step(again)) == 0
     assert effects == (WakeAt(time=11.1),)
     # Names are found for some thousands at a time.
@@ -130,7 +130,7 @@ def test_a_step_is_the_same_with_and_without_a_preparation(
 ) -> None:
     member = evolve(MEMBER, target=target)
     assigned = assignment(*topics)
-    change = prepared(assigned, target, member.names)
+    change = prepare(assigned, target, member.names)
     by_itself = consumer_protocol.step(member, reply(assigned))
     assert consumer_protocol.step(member, reply(assigned, change)) == by_itself
 
@@ -138,7 +138,7 @@ def test_a_step_is_the_same_with_and_without_a_preparation(
 def test_a_preparation_for_an_earlier_state_is_not_used() -> None:
     """The member may have rejoined, or learned names, while the thread worked."""
     assigned = assignment((T, (0,)), (U, (0,)))
-    change = prepared(assigned, Target({V: (0,)}), MEMBER.names)
+    change = prepare(assigned, Target({V: (0,)}), MEMBER.names)
     assert change.takes_away
     later = evolve(MEMBER, target=Target({T: (0,)}), names={T: "t", U: "u"})
     by_itself = consumer_protocol.step(later, reply(assigned))

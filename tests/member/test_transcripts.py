@@ -32,12 +32,12 @@ from kafkagroup.member.classic_state import Member, Phase
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.vocabulary import (
     Assign,
+    ClassicEffect,
+    ClassicEvent,
     Compute,
     Computed,
     ComputeFailed,
     Coordinator,
-    Effect,
-    Event,
     Fail,
     FindCoordinator,
     Leave,
@@ -105,7 +105,7 @@ class Actor:
     dead: bool = False
     wake: int = 0
     """The number of the latest wake-up; earlier ones are ignored."""
-    work: deque[Effect] = attrs.field(factory=deque)
+    work: deque[ClassicEffect] = attrs.field(factory=deque)
     working: bool = False
     owns: tuple[int, ...] = ()
     connections: dict[Route, Connection] = attrs.field(factory=dict)
@@ -289,14 +289,14 @@ class Simulation:
         actor.dead = True
         self.write(actor, "crashes")
 
-    def feed(self, actor: Actor, event: Event) -> None:
+    def feed(self, actor: Actor, event: ClassicEvent) -> None:
         if actor.dead:
             return
         actor.member, effects = step(actor.member, event)
         for effect in effects:
             self.execute(actor, effect)
 
-    def execute(self, actor: Actor, effect: Effect) -> None:
+    def execute(self, actor: Actor, effect: ClassicEffect) -> None:
         match effect:
             case FindCoordinator():
                 self.write(actor, "looks up the coordinator")
@@ -383,7 +383,7 @@ class Simulation:
         self.feed(actor, Revoked(now=self.now, token=token))
         self.do_next_work(actor)
 
-    def compute(self, actor: Actor, token: int, members: Mapping[str, bytes]) -> Event:
+    def compute(self, actor: Actor, token: int, members: Mapping[str, bytes]) -> ClassicEvent:
         names = sorted(members)
         self.write(actor, f"leads and assigns to {', '.join(names)}")
         if actor.assignor_fails:

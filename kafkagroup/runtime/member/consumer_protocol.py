@@ -12,7 +12,7 @@ from typing import Any
 
 from kafkagroup.member.consumer_protocol import step
 from kafkagroup.member.consumer_state import Member
-from kafkagroup.member.consumer_target import TargetChange, is_large, prepared
+from kafkagroup.member.consumer_target import TargetChange, is_large, prepare
 from kafkagroup.member.consumer_vocabulary import Subscribed
 from kafkagroup.member.vocabulary import MemberMetadata
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol, Predecessor
@@ -41,7 +41,7 @@ def _preparation(member: Member, response: Any) -> Callable[[], TargetChange] | 
     assignment = getattr(response, "assignment", None)
     if assignment is None or not is_large(assignment):
         return None
-    return partial(prepared, assignment, member.target, member.names)
+    return partial(prepare, assignment, member.target, member.names)
 
 
 CONSUMER = CoordinatedProtocol(

@@ -315,7 +315,7 @@ async def test_a_thread_prepares_a_large_assignment(
         monkeypatch.setattr(large_jobs, "_LARGE_JOB", 0)
     async with cluster(network), member() as consumer:
         await until(lambda: consumer.assignment() == {T0, T1})
-    assert done[:2] == (["prepared", "assigned_partitions"] if is_large else [])
+    assert done[:2] == (["prepare", "assigned_partitions"] if is_large else [])
 
 
 async def test_a_topic_may_be_withdrawn_while_its_name_is_looked_up(network: Any) -> None:
