@@ -133,9 +133,9 @@ INVARIANTS: Mapping[str, Mapping[str, Rule]] = {
             m.ownership.is_assigned == bool(m.assigned_units)
         ),
         "is assigned only units that it holds": lambda m, _: m.assigned_units <= m.held,
-        "holds no unconfirmed unit": lambda m, _: not m.held & m.unconfirmed,
+        "holds no uncertain unit": lambda m, _: not m.held & m.uncertain,
         "claims units only in a session": lambda m, _: (
-            not (m.held or m.unconfirmed) or _in(m, "member", "revoking")
+            not (m.held or m.uncertain) or _in(m, "member", "revoking")
         ),
     },
 }

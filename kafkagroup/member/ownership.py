@@ -12,7 +12,7 @@ Each protocol has one rule for which acknowledgement extends the lease, and for 
 - KIP-848: heartbeats, for one session timeout. While the coordinator waits for a revocation, no
   further than the rebalance timeout allows (`consumer_protocol._extend_lease`).
 - ZooKeeper: confirmations by ZooKeeper's leader, for `LEASE_FRACTION` of the granted session
-  timeout (`zookeeper._confirmed`).
+  timeout (`zookeeper._on_confirmed`).
 
 An event loop that stalls needs no rule. A request is sent in a step, so a lease never ends later
 than one `lease_timeout` after the last step: a member that stalls for so long finds it expired. So
@@ -61,7 +61,8 @@ class Ownership:
 
     @property
     def lease_expires_at(self) -> float:
-        """Until when the member owns its assignment without another response; 0.0 with none."""
+        """Until when the member owns its assignment if no other request is acknowledged; 0.0
+        without an assignment."""
         return self.acknowledged_at + self.lease_timeout if self.is_assigned else 0.0
 
     def acknowledge(self, sent_at: float, lease_timeout: float) -> Ownership:

@@ -26,6 +26,7 @@ from kafkagroup.member.coordinated import DRAIN_SHARE
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     AssignFailed,
+    AssignmentApplied,
     Compute,
     Computed,
     ComputeFailed,
@@ -50,7 +51,6 @@ from kafkagroup.member.zookeeper_nodes import (
 )
 from kafkagroup.member.zookeeper_state import LEASE_FRACTION, MOVES, Member, Phase, View
 from kafkagroup.member.zookeeper_vocabulary import (
-    AssignmentApplied,
     AssignUnits,
     Claim,
     Claimed,
@@ -110,7 +110,7 @@ class _Step:
                 self._connect()
             case SessionEstablished(session=session, timeout=timeout):
                 if session == member.session:
-                    self._established(timeout)
+                    self._on_session_established(timeout)
             case SessionExpired(session=session):
                 if session == member.session and member.phase in _IN_SESSION:
                     self._lose("ZooKeeper has ended the session")
@@ -122,33 +122,33 @@ class _Step:
                     self._left()
             case Registered(token=token):
                 if token == member.registering:
-                    self._registered()
+                    self._on_registered()
             case MembersChanged(session=session):
                 if session == member.session:
                     self._set(is_outdated=True)
             case MembersRead(token=token):
                 if token == member.reading:
-                    self._read(event)
+                    self._on_members_read(event)
             case Confirmed(token=token, version=version):
                 if token == member.confirming:
-                    self._confirmed(version)
+                    self._on_confirmed(version)
             case Claimed(token=token, granted=granted):
                 if token == member.write_in_flight:
-                    self._claimed(granted)
+                    self._on_claimed(granted)
             case Released(token=token):
                 if token == member.write_in_flight:
-                    self._released()
+                    self._on_released()
             case RequestFailed(token=token, error=error):
-                self._request_failed(token, error)
+                self._on_request_failed(token, error)
             case AssignmentApplied(token=token):
                 if token == member.reconciling and member.phase is Phase.MEMBER:
                     self._set(reconciling=None)
             case Revoked(token=token):
                 if token == member.reconciling:
-                    self._revoked()
+                    self._on_revoked()
             case Computed(token=token, assignments=assignments):
                 if token == member.computing:
-                    self._computed(assignments.get(member.member_id, b""))
+                    self._on_computed(assignments.get(member.member_id, b""))
             case ComputeFailed(token=token, error=error):
                 if token == member.computing:
                     self._fail(error)
@@ -164,7 +164,7 @@ class _Step:
             case _:
                 assert_never(event)
 
-    def _established(self, timeout: float) -> None:
+    def _on_session_established(self, timeout: float) -> None:
         if self.member.phase is Phase.CONNECTING:
             self._move(
                 Phase.REGISTERING,
@@ -188,19 +188,18 @@ class _Step:
                 ownership=member.ownership.limit(LEASE_FRACTION * timeout),
             )
 
-    def _registered(self) -> None:
+    def _on_registered(self) -> None:
         self._set(registering=None, reading=None, is_outdated=True, attempts=0)
         if self.member.phase is Phase.REGISTERING:
             self._move(Phase.MEMBER)
 
-    def _read(self, read: MembersRead) -> None:
+    def _on_members_read(self, read: MembersRead) -> None:
         member = self.member
         self._set(reading=None, attempts=0)
         if member.view is not None and member.view.version == read.version:
             return
         if all(node.member_id != member.member_id for node in read.nodes):
-            # An operator has deleted this member's node: the session, which also ends the watch,
-            # still exists.
+            # Only an operator can have deleted this member's node, as its session still exists.
             self._back_off()
             self._set(must_register=True)
             return
@@ -222,7 +221,7 @@ class _Step:
             Compute(token=token, protocol_name=name, members=members, instance_ids={})
         )
 
-    def _computed(self, assignment: bytes) -> None:
+    def _on_computed(self, assignment: bytes) -> None:
         if self.member.config.exclusive_generations:
             target = frozenset((str(self.member.generation_id),))
         else:
@@ -233,10 +232,10 @@ class _Step:
             assignment=assignment,
             target=target,
             computed_registration=self.member.registration,
-            retry_at=self.now,
+            retry_at=self.now,  # the back-off was for the claims of another target
         )
 
-    def _confirmed(self, version: int) -> None:
+    def _on_confirmed(self, version: int) -> None:
         member = self.member
         sent = member.confirm_sent_at
         self._set(
@@ -247,7 +246,7 @@ class _Step:
         if member.view is not None and version != member.view.version:
             self._set(is_outdated=True)  # a watch may get lost
 
-    def _claimed(self, granted: frozenset[str]) -> None:
+    def _on_claimed(self, granted: frozenset[str]) -> None:
         member = self.member
         refused = member.written_units - granted
         self._set(write_in_flight=None, held=member.held | granted)
@@ -266,18 +265,19 @@ class _Step:
                 )
             )
 
-    def _released(self) -> None:
+    def _on_released(self) -> None:
         member = self.member
-        held, unconfirmed = (
-            member.held - member.written_units,
-            member.unconfirmed - member.written_units,
+        self._set(
+            write_in_flight=None,
+            held=member.held - member.written_units,
+            uncertain=member.uncertain - member.written_units,
+            attempts=0,
         )
-        self._set(write_in_flight=None, held=held, unconfirmed=unconfirmed, attempts=0)
 
-    def _request_failed(self, token: int, error: Exception) -> None:
+    def _on_request_failed(self, token: int, error: Exception) -> None:
         member = self.member
-        waiting = (member.registering, member.reading, member.write_in_flight, member.confirming)
-        if token not in waiting:
+        awaited = (member.registering, member.reading, member.write_in_flight, member.confirming)
+        if token not in awaited:
             return
         if not isinstance(error, TransportError):
             self._fail(error)
@@ -292,15 +292,14 @@ class _Step:
             return
         else:
             # The write may have succeeded: own none of these units before they are released.
-            unconfirmed = member.unconfirmed | member.written_units
             self._set(
                 write_in_flight=None,
                 held=member.held - member.written_units,
-                unconfirmed=unconfirmed,
+                uncertain=member.uncertain | member.written_units,
             )
         self._back_off()
 
-    def _revoked(self) -> None:
+    def _on_revoked(self) -> None:
         self._set(reconciling=None)
         if self.member.leaving is not None:
             self._leave()
@@ -308,17 +307,19 @@ class _Step:
             self._connect()
 
     def _on_leaving(self, event: Leaving) -> None:
+        """Revoke, then end the session. Its end is the only way to leave and is requested once, so
+        `leave_group` and `deadline` do not matter."""
         member = self.member
         if member.leaving is not None:
             return
         self._set(leaving=event)
         match member.phase:
-            case Phase.MEMBER if member.owns_units and event.lost:
+            case Phase.MEMBER if member.may_own_units and event.lost:
                 self._lose(event.reason)
-            case Phase.MEMBER if member.owns_units:
+            case Phase.MEMBER if member.may_own_units:
                 token = self._token()
                 self._move(Phase.REVOKING, reconciling=token, ownership=member.ownership.revoke())
-                self.effects.append(Revoke(token=token, deadline=self._deadline()))
+                self.effects.append(Revoke(token=token, deadline=self._drain_deadline()))
             case Phase.LOSING:
                 pass  # leaves when the application has released
             case _:
@@ -341,7 +342,7 @@ class _Step:
             members={},
             target=None,
             held=frozenset(),
-            unconfirmed=frozenset(),
+            uncertain=frozenset(),
             assigned_units=frozenset(),
             registering=None,
             reading=None,
@@ -353,10 +354,9 @@ class _Step:
 
     def _lose(self, reason: str) -> None:
         """End the session. Its claims have ended, or may have: others may own the units."""
-        owned_units = self.member.owns_units
+        may_own_units = self.member.may_own_units
         self._end_session()
-        self._set(reason=reason)
-        if owned_units:
+        if may_own_units:
             token = self._token()
             self._move(Phase.LOSING, reconciling=token)
             self.effects.append(Lose(token=token, reason=reason))
@@ -379,7 +379,8 @@ class _Step:
     def _fail(self, error: Exception) -> None:
         if self.member.phase in (Phase.LEAVING, Phase.LEFT):
             return
-        if self.member.owns_units:
+        if self.member.may_own_units:
+            # The member ends without waiting for the `Revoked` that answers this.
             self.effects.append(Lose(token=self._token(), reason=str(error)))
         self.effects.append(Fail(error=error))
         if self.member.phase is not Phase.LOSING:
@@ -471,16 +472,16 @@ class _Step:
         ):
             return
         keep, missing = member.held & target, target - member.held
-        excess = member.unconfirmed | (member.held - target)
-        due = self.now >= member.retry_at
+        excess = member.uncertain | (member.held - target)
+        is_due = self.now >= member.retry_at
         # The application is notified of its new member id with the assignment for it, even an equal
         # one.
         is_renamed = member.notified_registration != member.computed_registration
         if member.assigned_units - target:
             self._assign(keep)
-        elif excess and due:
+        elif excess and is_due:
             self._write(Release, excess)
-        elif missing and due:
+        elif missing and is_due:
             self._write(Claim, missing)
         elif keep != member.assigned_units or (
             is_renamed and not member.config.exclusive_generations
@@ -515,10 +516,13 @@ class _Step:
             ownership=ownership,
         )
         self.effects.append(
-            AssignUnits(token=token, generation=generation, units=units, deadline=self._deadline())
+            AssignUnits(
+                token=token, generation=generation, units=units, deadline=self._drain_deadline()
+            )
         )
 
-    def _deadline(self) -> float:
+    def _drain_deadline(self) -> float:
+        """Return when the application must have processed the records in flight."""
         return self.now + self.member.config.rebalance_timeout * DRAIN_SHARE
 
     def _wake(self) -> None:

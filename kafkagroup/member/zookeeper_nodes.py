@@ -108,7 +108,7 @@ def generation_claim(generation: str, name: str) -> str:
 
 
 def generation_of(claim: str) -> str:
-    """Return the generation of such a node."""
+    """Return the generation that a node of this name claims."""
     return claim.partition("@")[0]
 
 

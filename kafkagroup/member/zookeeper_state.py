@@ -40,7 +40,7 @@ class Phase(Enum):
     CONNECTING = "connecting"
     """Waiting for ZooKeeper to begin a session."""
     REGISTERING = "registering"
-    """There is a session, and no member's node yet."""
+    """There is a session, and no node of this member yet."""
     MEMBER = "member"
     """Registered. The member reads the list of members, computes the assignment, claims its units,
     and assigns them to the application."""
@@ -141,12 +141,12 @@ class Member:
     """The registration that the assignment was computed from."""
     held: frozenset[str] = frozenset()
     """The units that this member has claimed."""
-    unconfirmed: frozenset[str] = frozenset()
-    """The units whose claim or release was not answered. The member releases them first."""
+    uncertain: frozenset[str] = frozenset()
+    """The units whose claim or release got no response. The member releases them first."""
     assigned_units: frozenset[str] = frozenset()
     """The units that the application owns or is being assigned; each of them is held."""
     notified_registration: int = -1
-    """The registration from which the assignment was computed that the application got last."""
+    """The `computed_registration` of the assignment that the application got last."""
     registering: int | None = None
     """Token of the registration in flight."""
     reading: int | None = None
@@ -170,8 +170,6 @@ class Member:
     """When back-off ends. Until then the member sends no registration, read or claim."""
     attempts: int = 0
     """Failures in a row, for back-off."""
-    reason: str = ""
-    """Why the last session ended."""
     leaving: Leaving | None = None
     last_token: int = 0
 
@@ -197,12 +195,12 @@ class Member:
         return self.phase is Phase.MEMBER and self.target is not None
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether the assignment is fully applied. A list of members that was read since may leave
-        it as it is, and is then not reported."""
+        """Whether the assignment is fully applied. Its generation does not matter: the application
+        is not notified of a newer list of members that leaves the assignment as it is."""
         return self.assigned_units == self.target
 
     @property
-    def owns_units(self) -> bool:
+    def may_own_units(self) -> bool:
         """Whether the application owns units, or is executing an effect."""
         return bool(self.assigned_units) or self.reconciling is not None
 

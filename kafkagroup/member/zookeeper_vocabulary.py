@@ -1,8 +1,9 @@
 """Events and effects of a membership kept in ZooKeeper, besides those of all members.
 
-The driver answers each effect with a token once, with its event or with `RequestFailed`. Events of
-the session answer the effects with a session number; after `Disconnect` only `SessionClosed`
-follows.
+The driver answers each request (`Register`, `ReadMembers`, `Confirm`, `Claim`, `Release`) once,
+with its event or with `RequestFailed`, and each `AssignUnits` with `AssignmentApplied` or
+`AssignFailed`. Events of the session answer the effects with a session number. After `Disconnect`
+the requests of the session get no answer, and only `SessionClosed` follows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from kafkagroup.member.zookeeper_nodes import MemberNode
 
 __all__ = [
     "AssignUnits",
-    "AssignmentApplied",
     "Claim",
     "Claimed",
     "Confirm",
@@ -194,6 +194,7 @@ class Register:
     member_id: str
     data: bytes
     replaces: str | None
+    """The member id of the older node; None if there is none."""
 
 
 @attrs.frozen(kw_only=True)

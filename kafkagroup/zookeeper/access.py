@@ -21,7 +21,7 @@ from kafkagroup.transport.tls import Tls
 
 __all__ = ["Access"]
 
-_PASSWORDS = (None, "DIGEST-MD5")
+_PASSWORD_MECHANISMS = (None, "DIGEST-MD5")
 """Mechanisms with a user name and a password. None is ZooKeeper's own "digest", which sends both as
 they are."""
 
@@ -44,7 +44,7 @@ class Access:
                 f"security_protocol={security.security_protocol!r}; expected 'SSL': ZooKeeper has"
                 " none of Kafka's SASL mechanisms; give username and password instead"
             )
-        if mechanism not in (*_PASSWORDS, "GSSAPI"):
+        if mechanism not in (*_PASSWORD_MECHANISMS, "GSSAPI"):
             raise ConfigurationError(
                 f"sasl_mechanism={mechanism!r}; expected 'DIGEST-MD5', 'GSSAPI', or None"
             )
@@ -69,11 +69,11 @@ class Access:
                     " allow_plaintext_credentials=True"
                 )
 
-    def options(self, failed: Callable[[TlsError], object]) -> dict[str, Any]:
-        """Return arguments for kazoo. `failed` is called in a kazoo thread when TLS fails."""
+    def options(self, on_tls_error: Callable[[TlsError], object]) -> dict[str, Any]:
+        """Return arguments for kazoo. `on_tls_error` is called in a kazoo thread."""
         options: dict[str, Any] = {}
         if self.security is not None and self.security.tls is not None:
-            options |= {"use_ssl": True, "handler": _TlsHandler(self.security.tls, failed)}
+            options |= {"use_ssl": True, "handler": _TlsHandler(self.security.tls, on_tls_error)}
         has_credentials = self.username is not None or self.sasl_mechanism is not None
         if self.sasl_mechanism is not None:
             options["sasl_options"] = {"mechanism": self.sasl_mechanism, **self._sasl_user()}
@@ -94,10 +94,10 @@ class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
     """kazoo's thread handler, with the TLS of `Security`: kazoo's own also trusts the system's
     certificates where others are given, and verifies no host names."""
 
-    def __init__(self, tls: Tls, failed: Callable[[TlsError], object]) -> None:
+    def __init__(self, tls: Tls, on_tls_error: Callable[[TlsError], object]) -> None:
         super().__init__()
         self._tls = tls
-        self._failed = failed
+        self._on_tls_error = on_tls_error
 
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float, **_: object
@@ -106,5 +106,5 @@ class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         try:
             return self._tls.wrap_socket(connected, hostname, f"{hostname}:{address[1]}")
         except TlsError as error:
-            self._failed(error)
+            self._on_tls_error(error)
             raise ConnectionRefusedError(str(error)) from None  # kazoo tries the next server

@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from kafkagroup.errors import CommitFailedError, KafkaGroupError
 from kafkagroup.member.vocabulary import (
     AssignFailed,
+    AssignmentApplied,
     BaseEvent,
     Fail,
     Leave,
@@ -25,7 +26,6 @@ from kafkagroup.member.zookeeper import step
 from kafkagroup.member.zookeeper_nodes import Paths, unit_of
 from kafkagroup.member.zookeeper_state import LEASE_FRACTION, Member, Phase
 from kafkagroup.member.zookeeper_vocabulary import (
-    AssignmentApplied,
     AssignUnits,
     Connect,
     Disconnect,
@@ -37,7 +37,7 @@ from kafkagroup.runtime.member.loop import MemberLoop
 from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import MembershipProtocol
-from kafkagroup.runtime.member.threaded import running_loop
+from kafkagroup.transport.threads import post_to_loop
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
 from kafkagroup.zookeeper.session import Access, Session
@@ -74,6 +74,7 @@ class ZooKeeperDriver(MemberLoop[Member]):
         log: MembershipLog,
         troubles: Troubles,
     ) -> None:
+        # `add_delay`, which does not warn: kazoo's threads send the heartbeats.
         super().__init__(CLAIMS, member, application, log, loop_delay.add_delay)
         self._hosts = hosts
         self._access = access
@@ -165,12 +166,13 @@ class ZooKeeperDriver(MemberLoop[Member]):
                     self._session.close()
             case AssignUnits(units=units):
                 if self.member.config.exclusive_generations and not units:
+                    # The generation ends: the next one is claimed after the application's release.
                     self._application.on_generation_end(lost=False)
                 self._add_work(effect, tasks)
             case Fail(error=error):
                 self._application.on_fatal_error(error)
                 self._log.left(str(error))
-            case Leave():  # `run` sees the phase
+            case Leave():  # `run` ends, because the phase is a closed one
                 leaving = self.member.leaving
                 self._log.left("" if leaving is None else leaving.reason)
             case _:
@@ -179,7 +181,6 @@ class ZooKeeperDriver(MemberLoop[Member]):
 
     def _connect(self, number: int) -> None:
         config = self.member.config
-        _, _, post = running_loop()
         self._session = Session(
             number,
             self._hosts,
@@ -189,7 +190,7 @@ class ZooKeeperDriver(MemberLoop[Member]):
             client=self._log.name,
             access=self._access,
             exclusive_generations=config.exclusive_generations,
-            post=post,
+            post=post_to_loop(),
             on_event=self._post,
         )
         self._session.open()

@@ -166,7 +166,8 @@ class ZooKeeperMembership(MemberFactory):
                 f"foreign_members={paths!r}; expected paths such as ['/consumers/billing/ids']"
             )
         # Not at the top: `help(kafkagroup)` and completion in a REPL look at this class, also where
-        # kazoo is missing. Both now: `begin` runs in the event loop, which an import would block.
+        # kazoo is missing. Both now: `create_member` runs in the event loop, which an import would
+        # block.
         import_module("kafkagroup.zookeeper.driver")
         from kafkagroup.zookeeper.session import Access
 
@@ -182,7 +183,7 @@ class ZooKeeperMembership(MemberFactory):
 
     @property
     def protocol(self) -> MembershipProtocol[Member]:
-        """The protocol of the members that `begin` returns."""
+        """The protocol of the members that `create_member` returns."""
         from kafkagroup.zookeeper.driver import CLAIMS
 
         return CLAIMS

@@ -126,6 +126,7 @@ class _NamedLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 _REFUSED = (AuthFailedError, NoAuthError, InvalidACLError)
+"""kazoo's errors where ZooKeeper refuses the credentials or the ACL."""
 
 
 class Session:
@@ -145,7 +146,8 @@ class Session:
         post: Post,
         on_event: Callable[[ZooKeeperEvent], None],
     ) -> None:
-        """`client`: how log lines name the client."""
+        """`number`: that of the session, as in `Connect`. `name`: the member's, which its claims
+        contain. `client`: how log lines name the client."""
         self.connect_error = ""
         """Why the last attempt to connect failed; "" if none has. Set in kazoo's thread."""
         self._number = number
@@ -342,7 +344,8 @@ class Session:
             transaction.create(path, request.data, ephemeral=True)
             error = await self._commit(transaction)
             if error is not None and not await self._sync_and_check_owner(path):
-                # The old node, if it still exists, does not conflict with the new one.
+                # Usually the old node was deleted by an operator. If it still exists, it does not
+                # conflict with the new one.
                 await self._create(path, request.data)
         else:
             await self._create(path, request.data)
@@ -357,8 +360,8 @@ class Session:
             )
 
     async def foreign_members(self) -> str | None:
-        """Return which members of other libraries the group has, for people to read; "" if none,
-        and None if that cannot be read now."""
+        """Return the text that names members of other libraries in the group: "" if there are none,
+        None if they cannot be read now."""
         with anyio.move_on_after(self._timeout) as scope:
             self._in_flight.add(scope)
             try:
@@ -539,6 +542,7 @@ class Session:
         return (causes or errors or [None])[0]
 
     async def _wait(self, pending: Any) -> Any:
+        """Wait for a result of kazoo, and return it. Raises: KafkaGroupError."""
         done = anyio.Event()
         pending.rawlink(lambda _: self._to_loop(done.set))
         await done.wait()

@@ -24,16 +24,16 @@ _REGISTERING = "registering"
 _READING = "reading the list of members"
 _CONFIRMING = "confirming the session"
 _CLAIMING = "claiming and releasing partitions"
-_SHARING = "keeping members of other libraries out"
+_EXCLUDING = "keeping members of other libraries out"
 
 _ADVICE = (
     "check that a majority of its servers is up, and that names, ports and firewalls lead this"
     " client to them"
 )
 
-_STOP_THEM = "stop either the members of the other library or those of this one"
+_FOREIGN_ADVICE = "stop either the members of the other library or those of this one"
 
-_ALL = (_CONNECTING, _REGISTERING, _READING, _CONFIRMING, _CLAIMING, _SHARING)
+_ALL = (_CONNECTING, _REGISTERING, _READING, _CONFIRMING, _CLAIMING, _EXCLUDING)
 
 
 class TroubleReporter:
@@ -53,16 +53,17 @@ class TroubleReporter:
         self._in_loop_time = in_loop_time
 
     def on_no_session(self, now: float, since: float, cause: str) -> None:
-        """Report that no session has begun since a time."""
+        """Report that no session has begun since `since`. `cause`: why, "" if unknown."""
         self._failed(_CONNECTING, now, cause or "no server answers", since)
 
     def on_foreign_members(self, now: float, found: str) -> None:
         """Report members of other libraries, or "" for none. Their records are processed twice."""
         if found:
-            problem = self._problem(_SHARING, f"both process every record: {found}", _STOP_THEM)
-            self._troubles.failed(self._key(_SHARING), now, problem, warn_after=0.0)
+            cause = f"both process every record: {found}"
+            problem = self._problem(_EXCLUDING, cause, _FOREIGN_ADVICE)
+            self._troubles.failed(self._key(_EXCLUDING), now, problem, warn_after=0.0)
         else:
-            self._succeeded(_SHARING, now)
+            self._succeeded(_EXCLUDING, now)
 
     def on_event(self, member: Member, event: BaseEvent) -> None:
         """Report failures and recoveries that an event shows. `member`: before the event."""

@@ -30,6 +30,7 @@ from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     AssignFailed,
+    AssignmentApplied,
     Compute,
     Computed,
     ComputeFailed,
@@ -59,7 +60,6 @@ from kafkagroup.member.zookeeper_nodes import (
 )
 from kafkagroup.member.zookeeper_state import MOVES, Member, Phase, View
 from kafkagroup.member.zookeeper_vocabulary import (
-    AssignmentApplied,
     AssignUnits,
     Claim,
     Claimed,
@@ -386,7 +386,7 @@ def test_the_number_of_refused_claims_in_a_row_is_limited():
 def test_a_claim_with_a_lost_response_is_released_before_it_is_retried():
     member, _ = computed(OWNING, T0, T1, T2)
     member, effects = run(member, RequestFailed(now=101.0, token=10, error=GONE))
-    assert (effects, member.held, member.unconfirmed) == ([], units(T0, T1), units(T2))
+    assert (effects, member.held, member.uncertain) == ([], units(T0, T1), units(T2))
     member, effects = run(member, Woke(now=101.125))
     assert effects == [Release(token=11, units=units(T2))]
     member, effects = run(member, Released(now=101.125, token=11))
@@ -475,7 +475,7 @@ LOST = attrs.evolve(
 def test_an_expired_session_loses_the_partitions():
     reason = "ZooKeeper has ended the session"
     assert step(OWNING, SessionExpired(now=101.0, session=1)) == (
-        attrs.evolve(LOST, reason=reason),
+        LOST,
         (Disconnect(session=1), Lose(token=10, reason=reason)),
     )
 
@@ -495,8 +495,7 @@ def test_a_session_unconfirmed_for_its_timeout_counts_as_expired():
 
 
 def test_after_a_loss_a_new_session_begins_when_the_application_has_released():
-    member = attrs.evolve(LOST, reason="why")
-    member, effects = run(member, Revoked(now=120.0, token=10))
+    member, effects = run(LOST, Revoked(now=120.0, token=10))
     assert effects == [Connect(session=2)]
     _, effects = run(member, SessionEstablished(now=121.0, session=2, timeout=12.0))
     assert effects == [Register(token=11, member_id="me-2", data=DATA, replaces=None)]
