@@ -43,7 +43,7 @@ from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.event_feed import GroupEvents
 from kafkagroup.runtime.member.generations import Generation, GenerationQueue, Strategies
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.interfaces import MemberFactory, Running
+from kafkagroup.runtime.member.interfaces import MemberFactory, RunningMember
 from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.member_config import member_config
 from kafkagroup.runtime.member.members import Members
@@ -227,7 +227,7 @@ class GroupMember(Service):
         self._checkup = Checkup(self._loop_delay)
         self._clock = current_time
         """The loop's clock, once the member runs."""
-        self._driver: Running | None = None
+        self._driver: RunningMember | None = None
         """Runs the present member, or the last one; None before the start."""
         self._cluster: Cluster | None = None
         """None before the start."""
@@ -255,7 +255,7 @@ class GroupMember(Service):
         await anyio.lowlevel.checkpoint()
         while True:
             queue.raise_error()
-            if queue.closed:
+            if queue.is_closed:
                 raise StopAsyncIteration
             if (generation := queue.pending) is not None:
                 queue.take(generation)
@@ -279,7 +279,7 @@ class GroupMember(Service):
         while (generation := self.generation) is None or generation is after:
             if queue.error is not None:
                 raise queue.error
-            if queue.closed:
+            if queue.is_closed:
                 raise ClosedError("the member was closed")
             await queue.changed.wait()
         return generation
@@ -351,7 +351,7 @@ class GroupMember(Service):
         driver, error = self._driver, self._queue.error
         if error is not None:
             return not_well(HealthProblem.FAILED, str(error))
-        if driver is None or self._queue.closed:
+        if driver is None or self._queue.is_closed:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         if joining_after is None:
             joining_after = self._config.rebalance_timeout
@@ -415,7 +415,7 @@ class GroupMember(Service):
         self._history.note_rejoin_request(cause, reason)
         driver.rejoin(reason)
 
-    def _running_driver(self) -> Running:
+    def _running_driver(self) -> RunningMember:
         """Return the driver. Raises: NotStartedError."""
         if self._driver is None:
             raise _not_started()
@@ -460,10 +460,10 @@ class GroupMember(Service):
         self._spawn(tasks, partial(self._run_members, driver), "membership")
         tasks.start_soon(self._queue.watch_leases)
 
-    async def _run_members(self, driver: Running) -> None:
+    async def _run_members(self, driver: RunningMember) -> None:
         """Run the member, and another one after each that left without a call of `stop`."""
         await self._members.run(driver)
-        while not self._queue.closed and driver.is_expelled:
+        while not self._queue.is_closed and driver.is_expelled:
             # The thread left the group because the loop was stalled, and the loop has resumed; or
             # another cluster was adopted.
             self._config = evolve(self._config, was_member=True)
@@ -512,7 +512,7 @@ class GroupMember(Service):
         if self._cluster is not None:
             await self._cluster.aclose()
 
-    def _leave_by(self, driver: Running, deadline: float) -> None:
+    def _leave_by(self, driver: RunningMember, deadline: float) -> None:
         driver.leave("the member was closed", leave_group=self._leave_group, deadline=deadline)
 
     def _crashed(self, error: Exception) -> None:

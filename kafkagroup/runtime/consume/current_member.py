@@ -13,7 +13,7 @@ from kafkagroup._values import evolve
 from kafkagroup.runtime.offsets.values import NO_MEMBER, Identity
 
 if TYPE_CHECKING:
-    from kafkagroup.runtime.member.interfaces import Running
+    from kafkagroup.runtime.member.interfaces import RunningMember
     from kafkagroup.runtime.member.protocol import MembershipProtocol
 
 __all__ = ["CurrentMember"]
@@ -23,7 +23,7 @@ class CurrentMember:
     """What a consumer knows of its member, and between two members."""
 
     def __init__(self) -> None:
-        self.driver: Running | None = None
+        self.driver: RunningMember | None = None
         """Runs the member; None before the first join and after leaving."""
         self.identity: Identity = NO_MEMBER
         """The generation that was applied last, and the member's ids."""
@@ -46,7 +46,7 @@ class CurrentMember:
         """Whether the member's last assignment had partitions, so that the application had to
         poll."""
 
-    def begin(self, driver: Running) -> None:
+    def begin(self, driver: RunningMember) -> None:
         """Note that a new member starts to join."""
         self.driver = driver
         self.had_partitions = False

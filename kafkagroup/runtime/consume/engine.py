@@ -37,7 +37,7 @@ from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.subscriber import Subscriber
 from kafkagroup.runtime.consume.topic_watch import TopicWatch
 from kafkagroup.runtime.member.classic_protocol import CLASSIC
-from kafkagroup.runtime.member.interfaces import MemberFactory, Running
+from kafkagroup.runtime.member.interfaces import MemberFactory, RunningMember
 from kafkagroup.runtime.member.members import Members
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol
 from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
@@ -70,7 +70,7 @@ class Engine(FetchControl):
         self._spawn = spawn
         self._released = ReleasedPartitions()
         """Without a group: partitions whose topic is absent."""
-        self._leaving: Running | None = None
+        self._leaving: RunningMember | None = None
         """The member that is leaving. The call that made it leave may have been cancelled."""
         group_id = self._options.group_id
         if group_id is not None:
@@ -266,7 +266,7 @@ class Engine(FetchControl):
             session.history.note_rejoin_request(RebalanceCause.REQUESTED, reason)
         session.member.driver.rejoin(reason)
 
-    def join(self) -> Running:
+    def join(self) -> RunningMember:
         """Become a member of the group, for the first time or again; return the member."""
         session, subscriber = self._session, self.subscriber
         config = consumer_member_config(
@@ -282,7 +282,7 @@ class Engine(FetchControl):
             self._spawn(offsets.connect, "connection for offsets")
         return driver
 
-    async def _run_member(self, driver: Running) -> None:
+    async def _run_member(self, driver: RunningMember) -> None:
         await self._members.run(driver)
         session = self._session
         has_ended = driver is self._leaving or session.errors.failure is not None

@@ -21,7 +21,7 @@ from kafkagroup.types import TopicPartition
 if TYPE_CHECKING:
     from kafkagroup.consume.delivery import Delivery
     from kafkagroup.runtime.consume.session import Session
-    from kafkagroup.runtime.member.interfaces import Running
+    from kafkagroup.runtime.member.interfaces import RunningMember
 
 __all__ = [
     "Checkup",
@@ -147,7 +147,7 @@ class Checkup:
             yield HealthFinding(problem=HealthProblem.LOOP_DELAY, detail=detail)
 
     def check_membership(
-        self, now: float, driver: Running, *, is_stable: bool, joining_after: float
+        self, now: float, driver: RunningMember, *, is_stable: bool, joining_after: float
     ) -> Iterator[HealthFinding]:
         """Find missing heartbeats, and rebalances that take longer than `joining_after` seconds.
         `is_stable`: whether the generation is stable and its assignment is applied."""

@@ -70,7 +70,8 @@ C = TypeVar("C", bound=CoordinatedState)
 logger = logging.getLogger(__name__)
 
 _MAX_STEP_INTERVAL = 1 / 3
-"""The driver steps at least this often, in session timeouts."""
+"""The driver steps at least this often, in session timeouts. A suspend of the system delays the
+loop's timers: with longer waits the member would notice late that its session has ended."""
 
 _RebalanceRequest = JoinGroupRequest | SyncGroupRequest
 """Requests that the coordinator holds until the other members have sent theirs."""
@@ -96,7 +97,7 @@ _EXPLAINED = frozenset(
         ErrorCode.UNSUPPORTED_ASSIGNOR,
     )
 )
-"""The codes of a refused join that say too little."""
+"""The codes of a refused join that do not tell what to change: `_explain` looks that up."""
 
 _CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
 
@@ -122,9 +123,9 @@ class Driver(MemberLoop[C]):
         self._cluster = cluster
         self._loop_delay = loop_delay
         self._explained: BrokerError | None = None
-        """The error of a refused join, with what the broker was asked about it."""
+        """The last refused join, as an error that tells more than its code."""
         self._topic_names: TopicNames
-        """Set where the protocol has it."""
+        """Set when `run` starts, for a protocol that looks up names."""
         cluster.coordinators.watch(member.config.group_id, self._on_coordinator_found)
 
     # ------------------------------------------------------------ called from outside `run`
@@ -181,9 +182,11 @@ class Driver(MemberLoop[C]):
 
     def _on_step(self, before: C, event: BaseEvent, effects: Sequence[object]) -> None:
         if self.member.attempts != before.attempts:
-            self._note_attempts(before, event)
+            self._report_trouble(before, event)
         self._call_history(
-            partial(self._history.on_step, Step(before, event, self.member, effects, self._clock()))
+            partial(
+                self._history.on_step, Step(before, event, self.member, effects, self._loop_now())
+            )
         )
         if before.coordinator is not None and self.member.coordinator is None:
             node, group_id = _node_of(before.coordinator), before.config.group_id
@@ -221,10 +224,10 @@ class Driver(MemberLoop[C]):
         reason = "" if leaving is None else leaving.reason
         self._log.left(reason, keeps_place=not self.member.leaves_group, doubt=doubt)
 
-    def _note_attempts(self, before: C, event: BaseEvent) -> None:
-        """Report an error code of the coordinator, and its recovery. A coordinator that does not
-        respond is reported by the connection."""
-        troubles, now, group_id = self._cluster.troubles, self._clock(), before.config.group_id
+    def _report_trouble(self, before: C, event: BaseEvent) -> None:
+        """Report that the coordinator returned an error code, or that requests succeed again. The
+        connection reports a coordinator that does not respond."""
+        troubles, now, group_id = self._cluster.troubles, self._loop_now(), before.config.group_id
         if not self.member.attempts:
             troubles.succeeded((group_id, "membership"), now)
         elif code := _error_code(event):
@@ -257,7 +260,7 @@ class Driver(MemberLoop[C]):
                 # Without this, an outdated request would report partitions that were added
                 # since as released, and the coordinator would assign them to other members.
                 return
-            sent_at = self._clock()
+            sent_at = self._loop_now()
             response = await broker.request(
                 send.request,
                 connection_id=connection_id,
@@ -333,7 +336,7 @@ class Driver(MemberLoop[C]):
         """Call the history; the subclass does it in the application's loop."""
         report()
 
-    def _measure(self, request: object, response: Any, sent: float) -> None:
+    def _measure(self, request: object, response: Any, sent_at: float) -> None:
         meters = self._history.meters
         match request:
             case HeartbeatRequest():
@@ -348,8 +351,8 @@ class Driver(MemberLoop[C]):
                     return
                 # KIP-848: a heartbeat of epoch 0 joins.
                 meter = meters.heartbeat if epoch else meters.join
-        now = self._clock()
-        meter.record(now, now - sent)
+        now = self._loop_now()
+        meter.record(now, now - sent_at)
 
     async def _call(self, effect: object) -> None:
         match effect:
@@ -372,7 +375,7 @@ class Driver(MemberLoop[C]):
             self._post(AssignFailed(now=self._now(), error=error))
         self._poll_timer.on_assignment_applied()
         if failure is None and (member := self.member).is_current(generation.generation_id):
-            now = self._clock()
+            now = self._loop_now()
             self._call_history(
                 partial(self._history.on_assignment_applied, now, member, generation)
             )

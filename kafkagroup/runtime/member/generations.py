@@ -174,7 +174,8 @@ class GenerationQueue(Application):
         """Raised by every call."""
         self._reported: Exception | None = None
         """Raised once, by the next call that takes a generation."""
-        self.closed = False
+        self.is_closed = False
+        """Whether the member leaves, or has left, because the application closed it."""
         self.changed = ChangeSignal()
 
     def bind_clock(self, clock: LeaseClock) -> None:
@@ -234,7 +235,7 @@ class GenerationQueue(Application):
 
     def close(self) -> None:
         """End the generation, and the application's iteration: the member leaves the group."""
-        self.closed = True
+        self.is_closed = True
         self.on_generation_end(lost=False)
         self.changed.notify()
 
@@ -247,7 +248,7 @@ class GenerationQueue(Application):
         """End each generation whose lease expires; run until cancelled.
 
         The deadline cancels the scopes. If the coordinator comes back and still knows the member,
-        the generation continues there, and only a new one starts their work again.
+        the generation continues at the coordinator. Here only the next one starts work again.
         """
         while True:
             if self.ongoing is None:
@@ -256,7 +257,8 @@ class GenerationQueue(Application):
                 await self._clock.sleep_out(self._lease_left)
 
     def _lease_left(self) -> float:
-        """Return for how many seconds the lease lasts; 0 or less if it has expired."""
+        """Return for how many seconds the lease lasts; 0 or less if it has expired. While it lasts,
+        move the deadlines of the scopes to its end."""
         until = self.lease_expires_at()
         left = until - self._clock.now()
         if left > 0.0 and self.latest is not None and not self.latest.over.is_set():

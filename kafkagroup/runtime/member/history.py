@@ -1,8 +1,8 @@
 """Records one membership: its rebalances, their causes, and where their time went.
 
-The driver reports each step (event, state, effects); this publishes events. It starts nothing and
-reads no clock.
-For members of both of Kafka's protocols, whose states have phases of the same names.
+The driver reports each step (event, state, effects), and the `History` publishes events for the
+application. It starts nothing and reads no clock. It is for members of both of Kafka's protocols,
+whose states have phases of the same names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kafkagroup.runtime.member.metrics import GroupMeters, GroupMetrics
 from kafkagroup.wire.error_codes import COORDINATOR_MOVED, FENCED
 
 if TYPE_CHECKING:
-    from kafkagroup.runtime.member.interfaces import Running
+    from kafkagroup.runtime.member.interfaces import RunningMember
     from kafkagroup.runtime.member.protocol import CoordinatedState
 
 __all__ = ["History", "Step"]
@@ -79,12 +79,12 @@ class History:
     def __init__(self) -> None:
         self.meters = GroupMeters()
         self.feed = EventFeed()
-        self.last: Rebalanced | None = None
-        self.lost = 0
+        self.last_rebalance: Rebalanced | None = None
+        self.loss_count = 0
         """How often the membership was lost, or ended by the member."""
         self.causes: Counter[RebalanceCause] = Counter()
         """The causes of all rebalances; one with two causes counts for both."""
-        self.rebalances = 0
+        self.rebalance_count = 0
         self._began_at: float | None = None
         """When the current rebalance began; None between rebalances."""
         self._accounted_until = 0.0
@@ -93,19 +93,20 @@ class History:
         self._current_causes: dict[RebalanceCause, str] = {}
         """The causes of the current rebalance, each with its reason."""
         self._requested_causes: dict[RebalanceCause, str] = {}
-        """The causes that this member requested a rebalance for which has not begun."""
+        """The causes for which this member has requested a rebalance that has not begun, each with
+        its reason."""
         self._coordinator: Coordinator | None = None
         self._last_members: frozenset[str] | None = None
         """The members of the last generation, if this one led it."""
 
-    def metrics(self, now: float, driver: Running | None, loop_delay: float) -> GroupMetrics:
+    def metrics(self, now: float, driver: RunningMember | None, loop_delay: float) -> GroupMetrics:
         """Return the metrics of the membership, in Kafka or in ZooKeeper."""
         return evolve(
             self.meters.read(now),
-            rebalances=self.rebalances,
+            rebalances=self.rebalance_count,
             rebalance_causes=dict(self.causes),
-            last_rebalance=self.last,
-            losses=self.lost,
+            last_rebalance=self.last_rebalance,
+            losses=self.loss_count,
             last_heartbeat_seconds_ago=now - (_NEVER if driver is None else driver.last_heartbeat),
             session_seconds_left=0.0 if driver is None else max(driver.lease_left, 0.0),
             loop_delay=loop_delay,
@@ -114,7 +115,7 @@ class History:
     # ------------------------------------------------------------ reports
 
     def note_rejoin_request(self, cause: RebalanceCause, reason: str) -> None:
-        """Note that this member requests a rebalance, besides one that is under way."""
+        """Note that this member requests a rebalance, in addition to one that is under way."""
         self._requested_causes.setdefault(cause, reason)
 
     def note_cause(self, cause: RebalanceCause, reason: str) -> None:
@@ -122,7 +123,8 @@ class History:
         self._current_causes.setdefault(cause, reason)
 
     def note_revocation_time(self, seconds: float) -> None:
-        """Count this part of the time since the assignment as revocation."""
+        """Count this part of the time since the assignment as revocation: a cooperative consumer
+        revokes while it applies an assignment."""
         self._add_time("revoking", seconds)
         self._add_time("assigning", -seconds)
 
@@ -180,8 +182,8 @@ class History:
             phases=RebalancePhases(**self._stage_seconds),
         )
         self._end_rebalance()
-        self.last = event
-        self.rebalances += 1
+        self.last_rebalance = event
+        self.rebalance_count += 1
         self.causes.update(causes)
         self.meters.rebalance.record(now, event.seconds)
         self.feed.publish(event)
@@ -207,11 +209,11 @@ class History:
         )
 
     def _on_loss(self, step: Step, reason: str) -> None:
-        self.lost += 1
+        self.loss_count += 1
         self._last_members = None
         leaving = step.after.leaving
-        # A response without an error that ends the generation: it was of a later generation, which
-        # began without this member.
+        # An event without a cause is a response to JoinGroup without an error: the group has had a
+        # generation without this member.
         cause = _cause(step.event) or RebalanceCause.FENCED
         if leaving is not None:
             cause = RebalanceCause.POLL_TIMEOUT if leaving.lost else RebalanceCause.UNKNOWN

@@ -1,8 +1,8 @@
 """What the parts of the runtime require of each other: interfaces, and types named in them.
 
-`Running` is a group member, as consumers and `GroupMember` use it; Kafka's is `driver.Driver`.
-`Application` is what a running member calls. Nothing here imports a module that implements one of
-these, also not for type checkers.
+`RunningMember` is a group member, as consumers and `GroupMember` use it; Kafka's is
+`driver.Driver`. `Application` is what a running member calls. Nothing here imports a module that
+implements one of these, also not for type checkers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "Application",
     "MemberFactory",
     "OverduePoll",
-    "Running",
+    "RunningMember",
 ]
 
 
@@ -87,7 +87,7 @@ class Application(Protocol):
         """Compute each member's assignment, as the leader."""
 
 
-class Running(Protocol):
+class RunningMember(Protocol):
     """One member of one group."""
 
     closed: OneShotEvent
@@ -100,7 +100,7 @@ class Running(Protocol):
 
     @property
     def ownership(self) -> Ownership:
-        """What the member owns, and until when, on the member's clock."""
+        """What the member owns, and until when, on the lease clock."""
         ...
 
     @property
@@ -216,6 +216,6 @@ class MemberFactory(Protocol):
         loop_delay: LoopDelay,
         log: MembershipLog,
         troubles: Troubles,
-    ) -> Running:
+    ) -> RunningMember:
         """Return a member that is not running yet. `troubles` records what fails and is retried."""
         ...

@@ -39,7 +39,7 @@ from kafkagroup.member.vocabulary import (
     WakeAt,
     Woke,
 )
-from kafkagroup.runtime.member.interfaces import Application, Running
+from kafkagroup.runtime.member.interfaces import Application, RunningMember
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import MembershipProtocol, MemberState, SupportedProtocols
 from kafkagroup.transport.os_errors import lacks_descriptors
@@ -86,7 +86,7 @@ class PollTimer:
         return overdue.reason
 
 
-class MemberLoop(Running, ABC, Generic[M]):
+class MemberLoop(RunningMember, ABC, Generic[M]):
     """One member of one group, running."""
 
     def __init__(
@@ -115,18 +115,18 @@ class MemberLoop(Running, ABC, Generic[M]):
         self._log = log
         self._on_delay = on_delay
         self._max_step_interval = max_step_interval
-        self._is_over = False
+        self._has_ended = False
         """Whether the member has ended: later events are dropped."""
         self._rejoins_requested = self._rejoins_stepped = 0
-        """The requests of a new generation; each is counted in the thread of its caller, and again
-        in that of `run`."""
+        """How many assignments were requested, counted in the thread of the caller, and how many of
+        these requests the member has stepped, counted in the thread of `run`."""
         self._wake_at = math.inf
         self._poll_timer: PollTimer
         self._lease_clock = lease_clock()
         self._now = self._lease_clock.now
         """The member's time: that of its events, and of the deadlines in its effects."""
-        self._clock = self._lease_clock.loop_now
-        """The loop's clock. If a thread executes `run`, its loop has the same one."""
+        self._loop_now = self._lease_clock.loop_now
+        """Returns the loop's time. If a thread executes `run`, its loop has the same clock."""
         # Unbounded on purpose: nearly every event is the result of one effect.
         self._events: Mailbox[BaseEvent] = Mailbox()
         self._work: list[object] = []
@@ -225,7 +225,7 @@ class MemberLoop(Running, ABC, Generic[M]):
         self._post(event)
 
     def _post(self, event: BaseEvent) -> None:
-        if not self._is_over:
+        if not self._has_ended:
             self._events.put(event)
 
     # ------------------------------------------------------------ running
@@ -258,7 +258,7 @@ class MemberLoop(Running, ABC, Generic[M]):
                     await self._work_done.wait()
                 tasks.cancel_scope.cancel()
         finally:
-            self._is_over = True
+            self._has_ended = True
 
     @abstractmethod
     def _start_tasks(self, tasks: TaskGroup) -> None:
@@ -268,7 +268,7 @@ class MemberLoop(Running, ABC, Generic[M]):
         step_by = self._now() + self._max_step_interval
         due = self._lease_clock.in_loop_time(min(self._wake_at, step_by))
         event = await self._events.take(due)
-        now = self._clock()
+        now = self._loop_now()
         self._on_delay(now - due, now)
         if event is None:
             self._wake_at = math.inf
@@ -309,7 +309,7 @@ class MemberLoop(Running, ABC, Generic[M]):
 
     def _application_ran_at(self) -> float:
         """Return when the application's loop last ran."""
-        return self._clock()
+        return self._loop_now()
 
     # ------------------------------------------------------------ the application
 
@@ -348,7 +348,8 @@ class MemberLoop(Running, ABC, Generic[M]):
                 break
             except USER_ERRORS as error:
                 if lacks_descriptors(error) and attempts_left:
-                    # Perhaps a module could not be imported: the whole group waits for this member.
+                    # The assignor may have to import a module. Try again later, as the whole group
+                    # waits for this member.
                     logger.warning("the assignment is computed again in 1 s: %s", error)
                     await anyio.sleep(1.0)
                     continue

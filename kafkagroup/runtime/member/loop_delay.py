@@ -34,8 +34,8 @@ _ADVICE = "run what blocks it in a thread, for example with anyio.to_thread.run_
 
 @cache
 def _next_warning_at() -> RunVar[float]:
-    """Return when the next warning of a loop is due: a thousand members of one would log a
-    thousand."""
+    """Return each loop's own variable: when it may log the next warning. The members of one loop
+    share it, or a thousand of them would log a thousand warnings."""
     # Imported here: few loops are ever late, and importing a consumer must stay cheap.
     from anyio.lowlevel import RunVar
 

@@ -14,7 +14,7 @@ from kafkagroup.member.vocabulary import MemberMetadata
 from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.driver import Driver
 from kafkagroup.runtime.member.history import History
-from kafkagroup.runtime.member.interfaces import Application, MemberFactory, Running
+from kafkagroup.runtime.member.interfaces import Application, MemberFactory, RunningMember
 from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol, MembershipProtocol, Predecessor
@@ -60,12 +60,12 @@ class Members:
     @property
     def unanswered_id(self) -> str:
         """The id under which the coordinator may still count the last member, because leaving the
-        group failed; else "". A client that closes makes another member with it, which only leaves:
-        the group would wait for this id until its session ends, and a new coordinator begins all
-        sessions anew."""
+        group failed; else "". A client that closes makes another member with it, which only leaves.
+        Else the group would wait for this id until its session ends, and a new coordinator would
+        begin that session anew."""
         return self._last.unanswered_id
 
-    def create(self, config: MemberConfig, metadata: MemberMetadata) -> Running:
+    def create(self, config: MemberConfig, metadata: MemberMetadata) -> RunningMember:
         """Return a member that does not run yet."""
         if self._factory is not None:
             watchers = self._loop_delay, self._log, self._cluster.troubles
@@ -88,7 +88,7 @@ class Members:
             self._history,
         )
 
-    async def run(self, driver: Running) -> None:
+    async def run(self, driver: RunningMember) -> None:
         """Run a member until it has left or failed."""
         await driver.run()
         self._last = evolve(
@@ -96,5 +96,5 @@ class Members:
         )
 
     def fall_back_to_classic(self) -> None:
-        """Let members assign from the next one on: the coordinator does not know KIP-848."""
+        """Make the next members classic ones: the coordinator does not support KIP-848."""
         self._protocol = CLASSIC

@@ -100,7 +100,7 @@ class Meter:
         self._since = min(self._since, now - seconds)
         slot = int(now // _SLOT)
         # Replaced as a whole: a reader in another thread sees a duration with its count or not at
-        # all. It divided by a count of 0 when a slot was visible before its first duration.
+        # all. A slot that is visible before its first duration would have it divide by 0.
         if self._sums and self._sums[-1].slot == slot:
             self._sums = (*self._sums[:-1], self._sums[-1].add(seconds))
         else:

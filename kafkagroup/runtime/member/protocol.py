@@ -84,7 +84,7 @@ class MemberState(Protocol):
 
 
 class CoordinatedConfig(GroupConfig, Protocol):
-    """The same of a member that has a coordinator."""
+    """What the runtime reads of the configuration of a member that has a coordinator."""
 
     @property
     def session_timeout(self) -> float: ...

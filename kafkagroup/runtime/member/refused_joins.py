@@ -60,14 +60,14 @@ async def refused_session_timeout(
         else f"the limits of broker {node_id}, which it does not report (Kafka's defaults are"
         f" {least} to {most})"
     )
-    unit = (
+    advice = (
         f": the option is in milliseconds; did you mean {session_timeout_ms * 1000}?"
         if session_timeout_ms < MIN_LIKELY_SESSION_MS
         else f": choose a value within them, or change {_MIN} and {_MAX} of all brokers"
     )
     return BrokerError(
         ErrorCode.INVALID_SESSION_TIMEOUT,
-        f"session_timeout_ms={session_timeout_ms} is outside of {source}{unit}",
+        f"session_timeout_ms={session_timeout_ms} is outside of {source}{advice}",
     )
 
 

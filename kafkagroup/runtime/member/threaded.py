@@ -96,9 +96,11 @@ class ThreadedDriver(Driver[C]):
         self._probe_sent_at: float | None = None
         """When the pending probe was posted to the application's loop; None without one."""
         self._error: BaseException | None = None
+        """The error that ended the thread, or one of its calls in the application's loop."""
         self._may_end = threading.Event()
         """Set when the thread need not make its loop any more."""
         self._thread_ended = OneShotEvent()
+        # Coroutines that `run` awaits in the application's loop, in order.
         self._coroutine_sender, self._coroutine_receiver = anyio.create_memory_object_stream[
             Callable[[], Awaitable[object]]
         ](float("inf"))
@@ -142,6 +144,7 @@ class ThreadedDriver(Driver[C]):
                 self._post_to_thread_loop(self._make_thread_calls)
 
     def _guard_call(self, call: Call) -> None:
+        """Make a call of the thread. If it fails, end the membership with its error."""
         try:
             call()
         except Exception as error:
@@ -150,8 +153,9 @@ class ThreadedDriver(Driver[C]):
             self._post_to_thread(self._stop)
 
     def _on_probe(self, sent_at: float) -> None:
+        """Record how long a probe waited until the application's loop ran it."""
         self._probe_sent_at = None
-        now = self._clock()
+        now = self._loop_now()
         self._loop_delay.record(now - sent_at, now)
 
     def _on_thread_end(self) -> None:
@@ -162,7 +166,7 @@ class ThreadedDriver(Driver[C]):
 
     def _run_thread(self, backend: str, options: dict[str, Any]) -> None:
         try:
-            while not self._has_run(backend, options):
+            while not self._try_run(backend, options):
                 self._may_end.wait(_LOOP_PAUSE)
         except BaseException as error:
             self._error = error
@@ -170,7 +174,7 @@ class ThreadedDriver(Driver[C]):
             with suppress(RuntimeError):  # the application's loop has ended
                 self._post_to_application_loop(self._on_thread_end)
 
-    def _has_run(self, backend: str, options: dict[str, Any]) -> bool:
+    def _try_run(self, backend: str, options: dict[str, Any]) -> bool:
         """Run the loop; return False if there are no descriptors to make it."""
         try:
             anyio.run(self._run_loop, backend=backend, backend_options=options)
@@ -207,6 +211,7 @@ class ThreadedDriver(Driver[C]):
         self._scope.cancel()
 
     async def _probe(self) -> None:
+        """Measure how late the application's loop runs, by calls that are posted to it."""
         while True:
             now, sent_at = anyio.current_time(), self._probe_sent_at
             if sent_at is None:
@@ -347,7 +352,8 @@ class _LoginsProxy(Logins):
 
 class _CoordinatorsProxy(Coordinators):
     """Passes on what the thread finds and invalidates to the application's `Coordinators`, in the
-    application's loop. The other way the driver is notified, as the thread looks up by itself."""
+    application's loop. What the application's loop finds does not come here: the driver is notified
+    of a move, and the thread looks up the coordinator by itself."""
 
     def __init__(
         self,
@@ -381,7 +387,7 @@ class _ThreadCluster(Cluster):
         self, cluster: Cluster, tasks: TaskGroup, post_to_application: Callable[[Call], None]
     ) -> None:
         troubles = _TroublesProxy(cluster.troubles, post_to_application)
-        # Only the application's cluster adopts another one.
+        # Only the application's cluster may change to another Kafka cluster.
         options = evolve(cluster.options, adopts_cluster_change=False)
         super().__init__(cluster.bootstrap_servers, options, tasks, troubles)
         self.identity = cluster.identity

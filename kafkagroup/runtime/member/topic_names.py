@@ -33,7 +33,7 @@ class TopicNames:
         client_name: str,
         on_named: Callable[[Mapping[UUID, str]], object],
     ) -> None:
-        """`client_name`: the client's in log lines. `on_named`: called with names, each once."""
+        """`client_name`: that of log lines. `on_named`: called with names, each once."""
         self._cluster = cluster
         self._group_id = group_id
         self._client_name = client_name

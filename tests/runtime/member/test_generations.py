@@ -177,7 +177,7 @@ async def test_the_end_of_a_generation_cancels_its_scopes(end: str) -> None:
     assert generation.over.is_set()
     assert work.expiries == []
     assert (work.queue.ongoing, work.queue.is_ongoing) == (None, False)
-    assert work.queue.closed is (end == "closed")
+    assert work.queue.is_closed is (end == "closed")
     assert work.queue.error is (error if end == "failed" else None)
     with generation.scope() as late:
         assert late.cancel_called
