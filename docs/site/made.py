@@ -216,7 +216,7 @@ def metrics() -> str:
         ("Prometheus", "unit", "meaning"),
         (
             (
-                f"`kafkagroup_{i.name}{'_total' if i.counts else ''}`",
+                f"`kafkagroup_{i.name}{'_total' if i.is_counter else ''}`",
                 i.unit,
                 i.description + "".join(f", by {label}" for label in i.labels),
             )

@@ -1,4 +1,4 @@
-"""The signal that something of a consumer has changed."""
+"""A signal that something has changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ChangeSignal"]
 
 
 class ChangeSignal:
-    """Wakes all tasks that wait for a change. Each then checks whether it was the one."""
+    """Wakes all tasks that wait for a change. Each then checks whether the change concerns it."""
 
     __slots__ = ("_next",)
 

@@ -24,7 +24,8 @@ _SUSPEND_CHECK_INTERVAL = 0.1
 
 
 def current_time() -> float:
-    """Return `anyio.current_time()`, which anyio imports on first use: a constructor must not."""
+    """Return `anyio.current_time()`. A constructor stores this function: to look up the attribute
+    of anyio imports a part of anyio, which would block a running loop."""
     return anyio.current_time()
 
 
@@ -68,7 +69,7 @@ class LeaseClock:
 
     def in_loop_time(self, moment: float) -> float:
         """Return when a moment of this clock is, or was, on the loop's clock, by what is known now:
-        each suspend before the moment moves it forward."""
+        each suspend from now until that moment brings it closer."""
         # The loop's clock first: if the system is suspended between the two, that counts.
         return moment + (self.loop_now() - self.now())
 

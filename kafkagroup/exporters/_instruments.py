@@ -38,10 +38,10 @@ class Instrument:
     read: Callable[[Any], Iterable[tuple[Labels, float]]]
     labels: tuple[str, ...] = ()
     """The names of the labels that `read` returns."""
-    counts: bool = False
-    """Whether this is a counter."""
-    of: type[object] = GroupMetrics
-    """The class of the metrics that have it."""
+    is_counter: bool = False
+    """Whether the value only grows; if not, the instrument is a gauge."""
+    metrics_class: type[object] = GroupMetrics
+    """The class of the metrics that `read` takes."""
 
 
 def _gauge(name: str, unit: str, description: str, read: Callable[[Any], float]) -> Instrument:
@@ -49,6 +49,8 @@ def _gauge(name: str, unit: str, description: str, read: Callable[[Any], float])
 
 
 def _requests(kind: str, time: str, what: str) -> Iterator[Instrument]:
+    """Yield the instruments of `RequestMetrics`. `kind`: their attribute; `time`: what Kafka calls
+    the time until the response; `what`: the requests, in descriptions."""
     read = attrgetter(kind)
     yield _gauge(f"{kind}_rate", "1/s", f"{what} per second", lambda m: read(m).rate)
     yield _gauge(f"{kind}_{time}_avg", "s", f"{what}: average time", lambda m: read(m).average)
@@ -57,7 +59,7 @@ def _requests(kind: str, time: str, what: str) -> Iterator[Instrument]:
 
 def _counter(name: str, unit: str, description: str) -> Instrument:
     read = attrgetter(name)
-    return Instrument(name, unit, description, lambda m: (({}, read(m)),), counts=True)
+    return Instrument(name, unit, description, lambda m: (({}, read(m)),), is_counter=True)
 
 
 _OF_MEMBERS = (
@@ -71,7 +73,7 @@ _OF_MEMBERS = (
         "",
         "Completed rebalances of the group",
         lambda m: (({}, m.rebalances),),
-        counts=True,
+        is_counter=True,
     ),
     Instrument(
         "rebalance_causes",
@@ -79,14 +81,14 @@ _OF_MEMBERS = (
         "Rebalances by cause; a rebalance may have several causes",
         lambda m: tuple(({"cause": c.value}, n) for c, n in m.rebalance_causes.items()),
         ("cause",),
-        counts=True,
+        is_counter=True,
     ),
     Instrument(
         "membership_losses",
         "",
         "Memberships that ended: expired, fenced or left",
         lambda m: (({}, m.losses),),
-        counts=True,
+        is_counter=True,
     ),
     _gauge(
         "last_heartbeat_seconds_ago",
@@ -118,7 +120,7 @@ _OF_MEMBERS = (
         "",
         "Records that were skipped because they could not be deserialized",
         lambda m: (({}, m.skipped_records),),
-        counts=True,
+        is_counter=True,
     ),
     _gauge("buffered_bytes", "By", "Fetched, not delivered yet", lambda m: m.buffered_bytes),
     _gauge("fetching_bytes", "By", "At most in flight", lambda m: m.fetching_bytes),
@@ -135,7 +137,7 @@ _OF_PRODUCERS = (
 
 INSTRUMENTS = (
     *_OF_MEMBERS,
-    *(evolve(instrument, of=ProducerMetrics) for instrument in _OF_PRODUCERS),
+    *(evolve(instrument, metrics_class=ProducerMetrics) for instrument in _OF_PRODUCERS),
 )
 """Every exported metric."""
 
@@ -155,9 +157,9 @@ def samples(
     instrument: Instrument, metrics: Mapping[str, GroupMetrics | ProducerMetrics]
 ) -> Iterator[tuple[Labels, float]]:
     """Return the values of one instrument, labelled with the client's name as `client`."""
-    for name, of_member in metrics.items():
-        if not isinstance(of_member, instrument.of):
+    for name, of_client in metrics.items():
+        if not isinstance(of_client, instrument.metrics_class):
             continue
-        for labels, value in instrument.read(of_member):
+        for labels, value in instrument.read(of_client):
             if math.isfinite(value):
                 yield {"client": name, **labels}, value

@@ -29,7 +29,9 @@ def observe(members: Mapping[str, Observed], meter: Meter) -> None:
     require("opentelemetry.metrics", what="observe()", extra="opentelemetry")
     for instrument in INSTRUMENTS:
         create = (
-            meter.create_observable_counter if instrument.counts else meter.create_observable_gauge
+            meter.create_observable_counter
+            if instrument.is_counter
+            else meter.create_observable_gauge
         )
         create(
             f"kafkagroup.{instrument.name}",

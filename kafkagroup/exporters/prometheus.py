@@ -53,7 +53,7 @@ class GroupCollector(Collector):
 def _family(instrument: Instrument) -> GaugeMetricFamily | CounterMetricFamily:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
-    kind = CounterMetricFamily if instrument.counts else GaugeMetricFamily
+    kind = CounterMetricFamily if instrument.is_counter else GaugeMetricFamily
     name = f"kafkagroup_{instrument.name}"
     return kind(name, instrument.description, labels=_labels(instrument))
 
