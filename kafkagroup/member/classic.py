@@ -455,6 +455,7 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
             self._on_error(code, "Heartbeat")
 
     def _acknowledge(self, code: int, **changes: Any) -> None:
+        """Extend the session and the lease by the response to a heartbeat."""
         session_ends_at = self.member.heartbeat_sent_at + self.member.config.session_timeout
         self._extend_lease(code, session_ends_at=session_ends_at, attempts=0, **changes)
 
@@ -481,7 +482,7 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
                 return self._set(**changes)
         # The lease, a session timeout from there, must not outlast the rebalance timeout.
         limit = began_after + member.config.rebalance_timeout - member.config.session_timeout
-        return self._set(ownership=self._acknowledged(min(sent, limit)), **changes)
+        return self._set(ownership=self._extended_ownership(min(sent, limit)), **changes)
 
     def _on_error(self, code: int, request: str) -> None:
         """Handle an error code of JoinGroup, SyncGroup or Heartbeat."""

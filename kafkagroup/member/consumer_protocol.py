@@ -371,7 +371,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
                 sent, revocation_requested_at + config.rebalance_timeout - config.session_timeout
             )
         self._set(
-            revocation_requested_at=revocation_requested_at, ownership=self._acknowledged(sent)
+            revocation_requested_at=revocation_requested_at,
+            ownership=self._extended_ownership(sent),
         )
 
     def _on_error(self, response: ConsumerGroupHeartbeatResponse) -> None:
@@ -640,11 +641,11 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             state_in_flight=member.reported_state,
             has_sent_pattern=member.has_sent_pattern or member.pattern is not None,
             heartbeat_sent_at=self.now,
-            next_heartbeat_at=self.now + self._heartbeat_interval(),
+            next_heartbeat_at=self.now + self._next_interval(),
         )
 
-    def _heartbeat_interval(self) -> float:
-        """Seconds from one heartbeat to the next."""
+    def _next_interval(self) -> float:
+        """Return the seconds until the next heartbeat, fewer around a change."""
         interval = self.member.heartbeat_interval
         if self.now < self.member.frequent_until:
             return min(self.member.config.settling_interval, interval)

@@ -249,8 +249,8 @@ class Member(CoordinatedMember):
 
     @property
     def _reported_partitions(self) -> PartitionsByTopicId:
-        """The partitions to report as owned. None that the application may own must be missing: the
-        coordinator would assign it to another member."""
+        """The partitions to report as owned: all that the application may own, as the coordinator
+        would assign any other to another member."""
         if self.reconciling is None:
             return self.owned
         claimed = {

@@ -252,11 +252,13 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         self._set(lookup_in_flight=token)
 
     def _on_coordinator_found(self, coordinator: Coordinator) -> None:
+        """Store the coordinator. A joined member sends it a heartbeat at once."""
         self._set(lookup_in_flight=None, coordinator=coordinator, next_heartbeat_at=self.now)
 
     def _on_lookup_failed(self, error: Exception) -> None:
         self._set(lookup_in_flight=None)
         if isinstance(error, BrokerError):
+            # Leaving has a deadline: a refusal may outlast it, and is not waited out.
             is_departing = self.member.phase is self.DEPARTING
             if self._is_final(error) or (is_departing and not error.retriable):
                 return self._fail(error, can_leave=False)
@@ -382,7 +384,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     # ------------------------------------------------------------ ownership
 
-    def _acknowledged(self, sent_at: float) -> Ownership:
+    def _extended_ownership(self, sent_at: float) -> Ownership:
         """Return the ownership after the acknowledgement of a request sent at `sent_at`."""
         member = self.member
         return member.ownership.acknowledge(sent_at, member.config.session_timeout)

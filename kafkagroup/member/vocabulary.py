@@ -207,6 +207,7 @@ class CoordinatorInvalidated(BaseEvent):
     """The coordinator may have moved, or cannot be reached."""
 
     reason: str
+    """For debugging: no step uses it."""
 
 
 @frozen(kw_only=True)

@@ -63,7 +63,7 @@ class MembershipLog:
         """How lines name the client."""
         self.describe: Callable[[GenerationInfo], tuple[str, bool]] = _bytes_of
         """Returns in words what a leader assigned to this member, and whether that is anything.
-        Not for partitions."""
+        Only the `generation_*` methods call it: the lines of a consumer name partitions."""
         self._coordinator: Coordinator | None = None
         """The coordinator that was found last."""
         self._is_member = False
