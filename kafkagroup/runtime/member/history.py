@@ -146,7 +146,7 @@ class History:
                     self._begin_rebalance(step, _cause(event))
                 case Leave():
                     self._on_leave(now, "" if after.leaving is None else after.leaving.reason)
-                case Fail(error=error):
+                case Fail(error=error) if after.is_closed:  # else `Leave` follows
                     self._on_leave(now, str(error))
         if after.phase.value == "unjoined":
             self._begin_rebalance(step, _cause(event))

@@ -21,7 +21,7 @@ from kafkagroup import (
 )
 from kafkagroup._values import evolve, fields
 from kafkagroup.assign import cooperative_sticky_assignor
-from kafkagroup.errors import ClosedError, ErrorCode, IllegalStateError
+from kafkagroup.errors import BrokerError, ClosedError, ErrorCode, IllegalStateError
 from kafkagroup.events import (
     CoordinatorFound,
     EventsMissed,
@@ -305,6 +305,22 @@ async def test_an_application_that_stops_polling_is_reported(network: Any) -> No
     )
     assert left == GroupLeft(at=lost.at, reason=reason)
     assert back.causes == (Cause.JOINING,)
+
+
+async def test_a_member_that_fails_leaves_once(network: Any) -> None:
+    """`GroupLeft` was published with the error, and again when LeaveGroup was answered."""
+    async with cluster(network) as kafka:
+        async with consumer() as one:
+            kafka.produce("t", ["0"], partition=0)
+            await one.getone()
+            events = one.events()
+            kafka.fail(HeartbeatRequest, ErrorCode.INVALID_REQUEST, times=1)
+            with pytest.raises(BrokerError):
+                await one.getone()
+            await anyio.sleep(1)
+        published = await rest(events)
+    assert [type(event) for event in published] == [MembershipLost, GroupLeft]
+    assert "INVALID_REQUEST" in published[1].reason
 
 
 async def test_members_of_custom_groups_are_supported(network: Any) -> None:
