@@ -440,7 +440,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if until == math.inf:
             self._raise_if_nothing_to_consume()
         elif self._has_nothing_to_consume and self._engine is not None:
-            self._engine.topics.report_nothing_to_consume()
+            self._engine.topic_watch.report_nothing_to_consume()
         return await self._reader.next(take, until)
 
     def _rejoin(self) -> None:

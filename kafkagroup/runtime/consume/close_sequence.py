@@ -1,6 +1,6 @@
 """Deadlines for leaving the group, and whether the consumer is closing.
 
-To leave is to finish the records in flight, commit, call the rebalance listener, and send
+Leaving means: finish the records in flight, commit, call the rebalance listener, and send
 LeaveGroup. `stop` and `unsubscribe` both do that.
 """
 
@@ -25,11 +25,11 @@ class CloseSequence:
     """The close sequence of one consumer. Times are on its loop's clock."""
 
     def __init__(self, timeout: float, leave_group: bool | None) -> None:
-        """`timeout`: seconds for leaving the group."""
+        """`timeout`: the close timeout, in seconds."""
         self.has_begun = False
         """Whether the consumer is closing or closed."""
         self.failure: Exception | None = None
-        """Why it does, if the application has not requested it."""
+        """Why the consumer closes, if the application has not requested it."""
         self.leave_group = leave_group
         """Whether closing sends LeaveGroup; None: all but static members send it."""
         self.drain_deadline = math.inf

@@ -1,8 +1,9 @@
 """Commit the offsets of the partitions that a consumer owns, one commit at a time.
 
-A commit belongs to the assignment in which it was called. It waits for the earlier ones, and one of
-these may belong to a revocation: after each wait its partitions must still be owned, as the same
-objects. A partition that was released and assigned again has another one.
+A commit belongs to the assignment in which it was called. It waits for earlier commits, and one of
+them may be the last commit of a revocation. So after each wait the partitions of the commit must
+still be owned, as the same `OwnedPartition` objects: a partition that was released and assigned
+again has another object.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ __all__ = ["Committer"]
 
 logger = logging.getLogger(__name__)
 
-_JUST_REPORTED = 1.0
-"""Seconds for which a member does not commit again what the coordinator has reported to it."""
+_REPORT_VALIDITY = 1.0
+"""Seconds after the coordinator has reported a committed offset in which a member does not commit
+it again."""
 
 _REBALANCING = (
     "the group is rebalancing; commit again after the rebalance, for the partitions that are still"
@@ -77,12 +79,14 @@ class Committer:
         is_in_callback: Callable[[], bool],
         lease_now: Callable[[], float],
     ) -> None:
-        """`changed`: signals when partitions are lost. `is_in_callback`: whether the current task
-        runs a rebalance listener. `lease_now`: returns the time on the lease clock."""
+        """`changed`: notified whenever something changes, such as when partitions are lost.
+        `is_in_callback`: returns whether the current task runs a rebalance listener. `lease_now`:
+        returns the time on the lease clock."""
         self.group_offsets: GroupOffsets | None = None
         """Sends the commits; None without a group."""
         self.is_automatic = options.enable_auto_commit
-        """Whether processed records are committed automatically."""
+        """Whether processed records are committed automatically. `stop(commit=False)` turns it
+        off."""
         self._options = options
         self._max_age = options.committed_offsets_max_age
         self._delivery = delivery
@@ -137,18 +141,18 @@ class Committer:
         max_age: float = math.inf,
     ) -> None:
         """Commit the processed offsets that are not committed yet: of all owned partitions, or of
-        those in `among` that are still owned. Then renew the others, see `_renew`. `deadline`,
-        `note` and errors are as for `commit`."""
+        those in `among` that are still owned. Then renew the others, see `_renew` also for
+        `max_age`. `deadline`, `note` and errors are as for `commit`."""
         async with self._exclusive(deadline):
             owned = self._delivery.owned
-            pending = (owned if among is None else among).values()
-            for some in slices(await process_in_slices(_with_offsets, pending)):
+            partitions = (owned if among is None else among).values()
+            for some in slices(await process_in_slices(_with_offsets, partitions)):
                 # Read now: the previous commit may have been that of a revocation, and while many
                 # partitions are committed, others may be released.
                 if offsets := self._delivery.to_commit(some):
                     commits = of_assignment(owned, offsets, is_automatic=self.is_automatic)
                     await self._commit(commits, deadline, note)
-            await self._renew(pending, max_age, deadline)
+            await self._renew(partitions, max_age, deadline)
 
     async def commit_delivered(self, deadline: float, note: str = "") -> None:
         """Commit the processed records; raise an error if delivered records were lost before. The
@@ -172,6 +176,8 @@ class Committer:
         return None
 
     async def _commit_owned(self, deadline: float, note: str) -> None:
+        """Commit the processed offsets of the partitions that are owned now. If some are lost
+        meanwhile, so that the commit fails, commit those of the others."""
         # Without partitions that are assigned meanwhile: none of their records was delivered yet.
         owned: Mapping[TopicPartition, OwnedPartition] = dict(self._delivery.owned)
         while True:
@@ -195,8 +201,8 @@ class Committer:
         identity: Identity,
         deadline: float,
     ) -> bool:
-        """Return whether partitions of `before` were lost. Wait until the member must know it, at
-        most until `deadline`."""
+        """Return whether partitions of `before` were lost since a commit with `identity` began.
+        The member may not know yet: wait until it must, at most until `deadline`."""
         driver = self._member.driver
         if driver is None:
             return False
@@ -259,7 +265,8 @@ class Committer:
             self._check(commits)  # all before any is committed
             for some in slices(commits):
                 await self._commit(some, deadline, note)
-            # An application may commit each record.
+            # Not each time, because an application may commit each record; but in a rebalance
+            # listener always, because the revoked partitions are released afterwards.
             is_due = anyio.current_time() >= self._renewed_at + _RENEWAL_INTERVAL
             if is_due or self._is_in_callback():
                 await self._renew(self._delivery.owned.values(), self._max_age, deadline)
@@ -273,8 +280,11 @@ class Committer:
         return of_assignment(owned, self._delivery.to_commit(owned.values()))
 
     def check_transaction(self, commits: Sequence[Commit]) -> None:
-        """Raises: CommitFailedError unless the member may commit these now, with its present
-        identity: while the group rebalances, and for partitions that were released since."""
+        """Check that the member may commit these now, with its present identity.
+
+        Raises: CommitFailedError while the group rebalances, and for partitions that were released
+        since `prepare_processed`.
+        """
         self._check(commits)
         if not self._member.may_commit:
             raise CommitFailedError(_REBALANCING)
@@ -345,13 +355,14 @@ class Committer:
             return member.identity is identity and member.may_commit
 
         def newest() -> Mapping[TopicPartition, OffsetAndMetadata]:
+            """Return the offsets to send now, and note that they are being committed."""
             offsets = {commit.tp: _with_note(commit.newest, note) for commit in commits}
             for commit in commits:
                 commit.owned.begin_commit(offsets[commit.tp].offset)
             return offsets
 
         offsets = newest()
-        confirmed_until = math.inf
+        confirmed_until = math.inf  # on the lease clock
 
         def may_send() -> bool:
             if self._lease_now() >= confirmed_until:
@@ -379,7 +390,7 @@ class Committer:
                     logger.warning("committing without the note: %s", error)
                     note = ""
                     continue
-                # Without a coordinator, ownership must be confirmed again before the next attempt.
+                # With claims in ZooKeeper a confirmation expires: the next attempt needs another.
                 is_unconfirmed = self._lease_now() >= confirmed_until
                 if not (is_unconfirmed and is_current() and anyio.current_time() < deadline):
                     raise
@@ -390,7 +401,7 @@ class Committer:
                 commit.owned.acknowledge(acknowledged[commit.tp], now)
 
     def require_group(self) -> GroupOffsets:
-        """Return what sends the commits. Raises: ConfigurationError without a group."""
+        """Return `group_offsets`. Raises: ConfigurationError without a group."""
         if self.group_offsets is None:
             raise ConfigurationError("a consumer without group_id cannot commit; give group_id")
         return self.group_offsets
@@ -407,15 +418,15 @@ class Committer:
     async def _renew(
         self, among: Collection[OwnedPartition], max_age: float, deadline: float
     ) -> None:
-        """Send again what the coordinator acknowledged `max_age` seconds ago or before, and of
-        partitions that were revoked since, everything: the broker may have deleted it. A member
-        sends it at once, others only if a look-up does not find it. An error is logged, and the
-        next attempt follows as much later."""
+        """Commit acknowledged offsets again that were last renewed `max_age` seconds ago or before,
+        and those of partitions that are being revoked: the broker may have deleted them. A member
+        commits them at once; a consumer without membership first looks up which are missing. An
+        error is logged, and the next attempt follows `max_age` seconds later."""
         now, is_member = anyio.current_time(), self._member.commits_as_member
-        last, self._renewed_at = now - max_age, now
-        # In a series of rebalances, each would commit what it has just looked up.
-        reported_by = now - _JUST_REPORTED if is_member else now
-        to_renew = partial(_to_renew, last, reported_by)
+        renewed_by, self._renewed_at = now - max_age, now
+        # Otherwise each of a series of rebalances would commit what the member has just looked up.
+        reported_by = now - _REPORT_VALIDITY if is_member else now
+        to_renew = partial(_to_renew, renewed_by, reported_by)
         for some in slices(await process_in_slices(to_renew, among)):
             if is_member and not self._member.may_commit:
                 return
@@ -454,8 +465,8 @@ class Committer:
     # ------------------------------------------------------------ auto-commit
 
     def _not_revoked(self) -> Mapping[TopicPartition, OwnedPartition]:
-        """Return the partitions that are not being revoked. A revocation commits the others itself,
-        and would have to wait for an auto-commit that included them."""
+        """Return the partitions that are not being revoked. A revocation commits its partitions
+        itself, and would have to wait for an auto-commit that included them."""
         owned = self._delivery.owned
         if not any(o.revoked for o in owned.values()):
             return owned
@@ -503,7 +514,8 @@ def _is_too_large(error: Exception) -> bool:
 
 
 def _to_renew(
-    last: float, reported_by: float, owned: Iterable[OwnedPartition]
+    renewed_by: float, reported_by: float, owned: Iterable[OwnedPartition]
 ) -> list[OwnedPartition]:
-    """Return the partitions whose acknowledged offsets were renewed at `last` or before."""
-    return [o for o in owned if o.needs_renewal(last, reported_by)]
+    """Return the partitions whose acknowledged offsets were last renewed at `renewed_by` or before,
+    and last reported by the coordinator at `reported_by` or before."""
+    return [o for o in owned if o.needs_renewal(renewed_by, reported_by)]

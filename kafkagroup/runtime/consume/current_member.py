@@ -1,7 +1,7 @@
 """The member that a consumer has now, and the identity that it commits with.
 
 The engine begins and ends members; the subscriber applies their generations. Other classes
-only read. Without a group there is no member, and commits are taken at any time.
+only read. Without a group there is no member, and `may_commit` is always true.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CurrentMember:
 
     def follow_subscription(self) -> bool:
         """Note whether the coordinator has assigned by the changed subscription (KIP-848), which
-        need not change the assignment; return whether it has since the last call."""
+        need not change the assignment. Return True once, when it has."""
         if self._follows_subscription is None or not self._follows_subscription():
             return False
         self.is_stable, self._follows_subscription = True, None
@@ -77,13 +77,15 @@ class CurrentMember:
         self.was_member = True
 
     def complete_rebalance(self, generation_id: int) -> None:
-        """Note that the assignment of a generation is applied. It may have ended meanwhile."""
+        """Note that the assignment of a generation is applied. The generation may have ended
+        meanwhile."""
         if self._follows_subscription is None or self._follows_subscription():
             self._follows_subscription = None
             self.is_stable = self.is_in_generation(generation_id)
 
     def is_in_generation(self, generation_id: int) -> bool:
-        """Whether this generation is the member's current one."""
+        """Whether this generation is the member's current one. Under KIP-848: whether the member
+        has an assignment, as a new epoch alone does not change it."""
         return self.driver is not None and self.driver.is_current(generation_id)
 
     @property

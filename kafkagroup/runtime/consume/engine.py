@@ -1,7 +1,7 @@
 """The tasks of a running consumer, and how it gets and releases partitions.
 
 A consumer owns the partitions that its group assigns, all partitions of its topics, or those that
-the application assigns. Only this module knows which.
+the application assigns. Only this module knows which of the three applies.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Engine(FetchControl):
         member_factory: MemberFactory | None = None,
         subscriber: Callable[..., Subscriber] = Subscriber,
     ) -> None:
-        """`subscriber` creates the consumer's part in its group."""
+        """`subscriber`: creates the `Subscriber`; clients with an extension pass another one."""
         self._session = session
         self._options = session.options
         self._delivery: Delivery = session.delivery
@@ -70,7 +70,7 @@ class Engine(FetchControl):
         self._spawn = spawn
         self._released = ReleasedPartitions()
         """Without a group: partitions whose topic is absent."""
-        self._leaving: RunningMember | None = None
+        self._leaving_member: RunningMember | None = None
         """The member that is leaving. The call that made it leave may have been cancelled."""
         group_id = self._options.group_id
         if group_id is not None:
@@ -103,15 +103,15 @@ class Engine(FetchControl):
             client_member_id=str(uuid4()),
         )
         session.member.protocol = self._members.protocol
-        self.topics = TopicWatch(
+        self.topic_watch = TopicWatch(
             session, cluster, self.subscriber, self.new_partitions, spawn, self._follow_metadata
         )
         self.awaiting_seek = AwaitingSeek(self._delivery, cluster.troubles, spawn)
 
     def start(self) -> None:
         """Start the background tasks."""
-        self._spawn(self.topics.run, "metadata")
-        self._cluster.on_change = self.topics.on_metadata
+        self._spawn(self.topic_watch.run, "metadata")
+        self._cluster.on_change = self.topic_watch.on_metadata
         self._cluster.watch_identity(
             on_changed=self._session.errors.report,
             on_adopted=self._on_cluster_adopted,
@@ -126,7 +126,7 @@ class Engine(FetchControl):
     async def leave(self) -> None:
         """Leave the group, to close."""
         self._session.begin_close()
-        self._cluster.logins.resume()  # what was refused once need not be now
+        self._cluster.logins.resume()  # credentials that were refused may be accepted by now
         await self.unsubscribe("the consumer was closed")
 
     async def disconnect(self) -> None:
@@ -166,15 +166,15 @@ class Engine(FetchControl):
         may_join: bool = True,
     ) -> None:
         """Consume these topics; `pattern`: what they match. `may_join`: whether a member that has
-        failed, or was expelled, joins again; at the latest it does when the application polls."""
-        self.topics.end_nothing_to_consume()
-        self.topics.subscribe(topics, pattern)
-        self.topics.check()
+        failed, or was expelled, joins again now; otherwise it does when the application polls."""
+        self.topic_watch.end_nothing_to_consume()
+        self.topic_watch.subscribe(topics, pattern)
+        self.topic_watch.check()
         await self._wait_until_left()
         driver = self._session.member.driver
         if self._options.group_id is None:
             if pattern is None:  # with a pattern the metadata has all topics already
-                await self.topics.refresh()
+                await self.topic_watch.refresh()
             self._own_all()
         elif driver is None or driver.closed.is_set():
             if may_join or driver is None:
@@ -191,8 +191,8 @@ class Engine(FetchControl):
             # The coordinator matches, and assigns what matches.
             await self._subscribe(frozenset(), pattern)
         else:
-            matching = await self.topics.list_matching(pattern)
-            if self.topics.pattern is not pattern:
+            matching = await self.topic_watch.list_matching(pattern)
+            if self.topic_watch.pattern is not pattern:
                 return  # another subscription, or `unsubscribe`, has replaced it meanwhile
             # Also if nothing matches: the member joins, to be in the group when a topic appears.
             await self._subscribe(matching, pattern)
@@ -207,48 +207,48 @@ class Engine(FetchControl):
             [tp for tp, o in self._delivery.owned.items() if tp not in wanted or o.revoked]
         )
         with self._cluster.topics.during(tp.topic for tp in wanted):
-            await self.topics.refresh()
-        self.topics.end_nothing_to_consume()
+            await self.topic_watch.refresh()
+        self.topic_watch.end_nothing_to_consume()
         # After the last await, so that a seek of the caller precedes the look-up of the position.
         self._delivery.own(sorted(wanted))
-        self.topics.check()
+        self.topic_watch.check()
         self.on_partitions_added()
 
     async def unsubscribe(self, reason: str) -> None:
         """Finish the records in flight, commit, leave the group, and own nothing."""
         # A cooperative member revokes unsubscribed topics only: without topics, everything.
-        self.topics.subscribe(frozenset())
+        self.topic_watch.subscribe(frozenset())
         self._released.forget(self.subscriber.subscribes)
         session = self._session
         driver = session.member.driver
         if driver is None:
             await self._release_partitions(list(self._delivery.owned))
         if self._members.unanswered_id and (driver is None or driver.closed.is_set()):
-            # Again, with a member that only leaves. Else the group would count the earlier one
-            # until its session ends, and a new coordinator begins all sessions anew.
+            # The earlier member could not leave. Another one leaves in its place: otherwise the
+            # group would wait for the earlier one, see `Members.unanswered_id`.
             driver = self.join()
         if driver is None:
             return
         closing = session.closing
         closing.begin_leaving(anyio.current_time())
         driver.leave(reason, leave_group=closing.leave_group, deadline=closing.leave_deadline)
-        self._leaving = driver
+        self._leaving_member = driver
         if not session.is_in_callback:  # the member leaves once the callback has returned
             await self._wait_until_left()
 
     @property
     def is_leaving(self) -> bool:
         """Whether a member has yet to leave."""
-        return self._leaving is not None and not self._leaving.closed.is_set()
+        return self._leaving_member is not None and not self._leaving_member.closed.is_set()
 
     async def _wait_until_left(self) -> None:
         """Wait until the leaving member, if any, has left."""
-        driver, session = self._leaving, self._session
+        driver, session = self._leaving_member, self._session
         if driver is None:
             return
         await driver.closed.wait()
-        if driver is self._leaving:
-            self._leaving = None
+        if driver is self._leaving_member:
+            self._leaving_member = None
             session.member.end()
             session.closing.end_leaving()
 
@@ -283,28 +283,31 @@ class Engine(FetchControl):
         return driver
 
     async def _run_member(self, driver: RunningMember) -> None:
+        """Run a member until it has left or failed. Then join again after the client has adopted
+        another cluster, and by the classic protocol if the coordinator supports no other. An
+        expelled member joins again at the next poll."""
         await self._members.run(driver)
         session = self._session
-        has_ended = driver is self._leaving or session.errors.failure is not None
+        has_ended = driver is self._leaving_member or session.errors.failure is not None
         if session.member.is_void and not has_ended:
             self.join()
             return
-        if driver.fell_back and driver is not self._leaving:
+        if driver.fell_back and driver is not self._leaving_member:
             self._members.fall_back_to_classic()
             session.member.protocol = self._members.protocol
-            if self.topics.pattern is None:
+            if self.topic_watch.pattern is None:
                 self.join()
             else:
-                await self._join_by_pattern(self.topics.pattern)
+                await self._join_by_pattern(self.topic_watch.pattern)
             return
-        if driver.is_expelled and driver is not self._leaving:
+        if driver.is_expelled and driver is not self._leaving_member:
             session.member.is_expelled = True
             session.notify()  # an application that already waits for records must rejoin now
 
     async def _join_by_pattern(self, pattern: re.Pattern[str]) -> None:
         """Subscribe by a pattern as soon as a broker lists the topics."""
         pauses = RetryBackoff(self._cluster.options)
-        while self.topics.pattern is pattern:
+        while self.topic_watch.pattern is pattern:
             try:
                 await self.subscribe_by_pattern(pattern)
                 return
@@ -329,6 +332,8 @@ class Engine(FetchControl):
             owned = sorted(delivery.owned.items())
             session.note_lost(delivery.owned, reason)
             delivery.release([tp for tp, _ in owned])
+            # Partitions of `assign` are owned again at once; those of subscribed topics, when the
+            # metadata of the new cluster has them.
             if not self.subscriber.topics:
                 delivery.own(tp for tp, _ in owned)
                 for tp in [tp for tp, one in owned if one.paused]:
@@ -373,9 +378,9 @@ class Engine(FetchControl):
     async def _follow_metadata(self) -> None:
         """Follow a change of the metadata."""
         self.on_partitions_added()
-        matching = await self.topics.changed_match()
+        matching = await self.topic_watch.changed_match()
         if matching is not None:
-            await self._subscribe(matching, self.topics.pattern, may_join=False)
+            await self._subscribe(matching, self.topic_watch.pattern, may_join=False)
         if self._options.group_id is None and self.subscriber.topics:
             self._own_all()
         await self.subscriber.follow_topics()
@@ -385,8 +390,8 @@ def _first_protocol(options: ConsumerOptions) -> CoordinatedProtocol[Any]:
     """Return the protocol of a consumer's first member at Kafka's coordinator."""
     if options.group_id is None or options.group_protocol is ConsumerProtocol.CLASSIC:
         return CLASSIC
-    # Imported here: most members are classic, and importing a consumer must stay cheap. Not later:
-    # there may be no descriptor to open its file.
+    # Imported here: most members are classic, and importing a consumer must stay cheap. Not when
+    # the member joins: the process may have no file descriptor left to open the module.
     from kafkagroup.runtime.member.consumer_protocol import CONSUMER
 
     return CONSUMER

@@ -38,10 +38,11 @@ class _Refusal:
     offset: int
     """Raised after the records that were fetched before it."""
     seeks: int
+    """How often the application had sought by then."""
 
     @classmethod
     def of(cls, owned: OwnedPartition, error: BrokerError) -> _Refusal:
-        """Return a refusal of now."""
+        """Return a refusal at the partition's present position."""
         return cls(owned, error, owned.fetch_offset, owned.seeks)
 
     @property
@@ -114,9 +115,9 @@ class ErrorChannel:
         self._on_error()
 
     def refuse_partition(self, owned: OwnedPartition, error: BrokerError, about: Hashable) -> None:
-        """Report that a broker refuses a request about a partition, which is repeated. It is raised
-        once a minute at most for each `about`, the partition or what it shares with others, and
-        each code."""
+        """Report that a broker refuses a request about a partition, which the client repeats. The
+        error is raised once a minute at most for each `about`, which is the partition or what it
+        shares with others, and each code."""
         is_new = owned.refusal is None
         owned.refusal = error
         if is_new:
@@ -142,7 +143,7 @@ class ErrorChannel:
         return key not in self._raised_at
 
     def take_reported(self) -> list[Exception]:
-        """Return the errors that no call has raised; none will."""
+        """Return the reported errors that no call has raised, and drop them."""
         taken, self._reported = self._reported, []
         return taken
 
@@ -179,7 +180,7 @@ class ErrorChannel:
             for tp, owned in self._without_position.items()
             if owned.is_without_position and not owned.revoked
         }
-        # A listener that runs may seek yet.
+        # A rebalance listener that still runs may seek.
         unsought = [o for o in self._without_position.values() if not o.awaits_listener]
         if unsought:
             raise no_position(unsought)

@@ -24,32 +24,38 @@ HIGHEST_BY_NAME = 12
 
 
 def fetch_request(
-    part: SessionRequest, options: ConsumerOptions, *, max_bytes: int, wait: float, rack: str
+    session_request: SessionRequest,
+    options: ConsumerOptions,
+    *,
+    max_bytes: int,
+    wait: float,
+    rack: str,
 ) -> FetchRequest:
-    """Return the request that `part` describes, which the broker may hold for `wait` seconds.
-    `rack`: to be sent to a replica there; "" for the leader's records (KIP-392)."""
+    """Return the request that `session_request` describes, which the broker may hold for `wait`
+    seconds. `rack`: the client's rack, so that a leader may name a replica there (KIP-392); "" to
+    get the records from the leaders themselves."""
     return FetchRequest(
         max_wait_ms=round(wait * 1000),
         min_bytes=options.fetch_min_bytes,
         max_bytes=max_bytes,
         isolation_level=options.isolation_level,
-        session_id=part.session_id,
-        session_epoch=part.epoch,
+        session_id=session_request.session_id,
+        session_epoch=session_request.epoch,
         topics=tuple(
             FetchTopic(
                 topic=topic,
-                topic_id=part.topic_ids[topic],
-                partitions=tuple(part.partitions[tp] for tp in partitions),
+                topic_id=session_request.topic_ids[topic],
+                partitions=tuple(session_request.partitions[tp] for tp in partitions),
             )
-            for topic, partitions in _by_topic(part.partitions).items()
+            for topic, partitions in _by_topic(session_request.partitions).items()
         ),
         forgotten_topics_data=tuple(
             ForgottenTopic(
                 topic=topic,
-                topic_id=part.topic_ids[topic],
+                topic_id=session_request.topic_ids[topic],
                 partitions=tuple(tp.partition for tp in partitions),
             )
-            for topic, partitions in _by_topic(part.forgotten).items()
+            for topic, partitions in _by_topic(session_request.forgotten).items()
         ),
         rack_id=rack,
     )

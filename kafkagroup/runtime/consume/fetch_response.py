@@ -54,10 +54,10 @@ _SMALL_RESPONSE = 65_536
 response the next request is sent first, so that the broker works meanwhile."""
 
 _MAX_REPLICA_REFUSALS = 2
-"""How often in a row a replica may not serve a partition before it is read from the leader for a
-while. The leader would name the same replica for ever."""
+"""How often in a row a replica fails to serve a partition before the partition is read from its
+leader for `metadata_max_age`: the leader would name the same replica again."""
 
-_Found = tuple[list[RecordBatch], DecodeError | None]
+_ReadResult = tuple[list[RecordBatch], DecodeError | None]
 """The batches of one partition, and the error in the data after them, if any."""
 
 
@@ -103,7 +103,8 @@ class ResponseHandler:
         ends: dict[TopicPartition, int],
         node: Node,
     ) -> Processing:
-        """Process a response, and note the ends of the logs in `ends`."""
+        """Process the response to `fetch` from `node`, and note the ends of the logs in `ends`.
+        Raises: TransportError if the response as a whole has an error."""
         if response.error_code:
             self._raise_error_of_all(fetch, response.error_code, node)
         if self._troubles.open:
@@ -124,6 +125,7 @@ class ResponseHandler:
                 ends[tp] = data.last_stable_offset if committed_only else data.high_watermark
             if (owned := fetch.find(tp)) is None:
                 continue
+            # `FetchInFlight` says why: the earlier request may have gone to a former leader.
             if data.error_code and not fetch.is_latest(owned):
                 continue
             # KIP-951: an error that names the new leader needs no metadata request.
@@ -210,7 +212,7 @@ class ResponseHandler:
         leader = self._cluster.metadata.leader(owned.tp)
         return leader is not None and leader.leader not in (-1, node_id)
 
-    def _read(self, tp: TopicPartition, data: PartitionData) -> Generator[None, None, _Found]:
+    def _read(self, tp: TopicPartition, data: PartitionData) -> Generator[None, None, _ReadResult]:
         """Return the batches of one partition in a response; yield where other tasks may run."""
         aborted = data.aborted_transactions if self._options.isolation_level else None
         transactions = AbortedTransactions(aborted or ())
@@ -238,7 +240,7 @@ class ResponseHandler:
         return batches, None
 
     def _take(
-        self, owned: OwnedPartition, data: PartitionData, found: _Found, node_id: int
+        self, owned: OwnedPartition, data: PartitionData, found: _ReadResult, node_id: int
     ) -> bool:
         """Buffer what `_read` found for one partition, or act on its error; return whether the
         metadata is stale."""
@@ -293,6 +295,7 @@ class ResponseHandler:
         return leader is not None and leader.leader == node_id
 
     def _act_on(self, owned: OwnedPartition, code: int, node_id: int) -> bool:
+        """Act on the error of one partition, and back off; return whether the metadata is stale."""
         action = fetch_action(code)
         error = broker_error(
             code,
@@ -306,9 +309,10 @@ class ResponseHandler:
         if action is FetchAction.RAISE:
             self._refusals.refuse(owned, error)
             self._back_off(owned)
-            return code not in FETCH_ACTIONS  # the code of a newer broker may be about its leader
+            # This client does not know the error codes of newer brokers: they may be about leaders.
+            return code not in FETCH_ACTIONS
         self._back_off(owned)
-        # Only once all buffered records are delivered: they are still valid.
+        # Only once all buffered records are delivered: they are valid, and a reset would drop them.
         if action is FetchAction.RESET and owned.position == owned.fetch_offset:
             if self._is_leader(owned.tp, node_id):
                 owned.is_out_of_range = True

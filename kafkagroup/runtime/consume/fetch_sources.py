@@ -1,4 +1,4 @@
-"""Where partitions are fetched from: the broker, and the lane over which it is asked.
+"""Where partitions are fetched from: the broker, and which of its lanes. A lane is one long poll.
 
 The metadata has the leaders; a leader may have named a nearer replica (KIP-392). While a partition
 has no leader, the metadata is requested again. What is fetched, and when, is the fetcher's part.
@@ -38,28 +38,29 @@ class FetchSources:
         self._refreshing = CoalescingTask(spawn, self._try_refresh, "metadata for fetching")
 
     def refresh(self) -> None:
-        """Refresh the metadata in a task of its own: the broker that is asked for it may not
-        answer, while the brokers that are fetched from do."""
+        """Refresh the metadata in a task of its own: the broker that gets this request may not
+        respond, while the brokers that are fetched from do."""
         self._refreshing.ensure_running()
 
     def find_leaders(self) -> None:
         """Refresh the metadata while an owned partition has no leader, in a task."""
-        if not self._have_leaders():
+        if not self._all_have_leaders():
             self._finding_leaders.ensure_running()
 
     def lanes(self, owned: Collection[OwnedPartition]) -> set[tuple[int, int]]:
-        """Return the brokers to fetch these partitions from, each with the number of the lane."""
+        """Return the lanes of these partitions whose brokers are known: node id, and number of the
+        lane."""
         nodes = self._cluster.metadata.nodes
         return {lane for lane in map(self.lane_of, owned) if lane[0] in nodes}
 
     def lane_of(self, owned: OwnedPartition) -> tuple[int, int]:
-        """Return the broker to fetch a partition from, and the number of its lane there, which is
-        always the same: two long polls would return its records twice."""
-        return self.source_of(owned), self._number_of(owned)
+        """Return the broker to fetch a partition from, and the number of its lane there. A
+        partition always has the same number: two long polls would return its records twice."""
+        return self.source_of(owned), self._lane_number(owned)
 
     def source_of(self, owned: OwnedPartition) -> int:
-        """Return the broker to fetch from: the replica that the leader has named (KIP-392), else
-        the leader."""
+        """Return the node id of the broker to fetch from: the replica that the leader has named
+        (KIP-392), else the leader; -1 without a leader."""
         leader = self._leader_of(owned.tp)
         replica = owned.replica
         if replica is None or replica.node_id < 0:
@@ -83,39 +84,39 @@ class FetchSources:
         return [
             o
             for o in owned
-            if (lane is None or self._number_of(o) == lane) and self.source_of(o) == node_id
+            if (lane is None or self._lane_number(o) == lane) and self.source_of(o) == node_id
         ]
 
-    def valid(self, led: Collection[OwnedPartition]) -> list[OwnedPartition]:
+    def valid(self, owned: Collection[OwnedPartition]) -> list[OwnedPartition]:
         """Return the partitions whose positions need no validation (KIP-320)."""
         metadata = self._cluster.metadata
-        return [o for o in led if not needs_validation(metadata, o)]
+        return [o for o in owned if not needs_validation(metadata, o)]
 
-    def _number_of(self, owned: OwnedPartition) -> int:
+    def _lane_number(self, owned: OwnedPartition) -> int:
         return owned.tp.partition % self._lane_count
 
     def _leader_of(self, tp: TopicPartition) -> int:
         leader = self._cluster.metadata.leader(tp)
         return -1 if leader is None else leader.leader
 
-    def _have_leaders(self) -> bool:
+    def _all_have_leaders(self) -> bool:
         return next(self._cluster.metadata.without_leader(self._delivery.owned), None) is None
 
     async def _find_leaders(self) -> None:
         """Request metadata while an owned partition has no leader: during an election, no other
         task requests it before the metadata is old."""
         pauses, troubles = RetryBackoff(self._cluster.options), self._cluster.troubles
-        while not self._have_leaders():
-            if (problem := self._no_leader()) is not None:
+        while not self._all_have_leaders():
+            if (problem := self._leaderless_problem()) is not None:
                 troubles.failed("leaders", self._clock(), problem)
             else:
                 troubles.forget("leaders")
             await pauses.wait()
-            if not self._have_leaders():
+            if not self._all_have_leaders():
                 await self._try_refresh()
         troubles.succeeded("leaders", self._clock())
 
-    def _no_leader(self) -> Problem | None:
+    def _leaderless_problem(self) -> Problem | None:
         """Describe why owned partitions cannot be fetched; None where only their topics are
         unknown, which the engine reports."""
         metadata = self._cluster.metadata

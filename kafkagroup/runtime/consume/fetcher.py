@@ -56,7 +56,7 @@ _MIN_WAIT_TO_EXTEND = 0.5
 """A `fetch_max_wait` below this default (seconds) is never extended: the application chose it."""
 _MAX_BUILT_IN_LOOP = 10_000
 """The limit of partitions in a request that is built without a thread: some milliseconds' work."""
-_IMMEDIATE = "fetch-immediate"
+_IMMEDIATE_CONNECTION = "fetch-immediate"
 """The id of the second connection to a broker, for immediate fetches."""
 _CLOSE_UNUSED_AFTER = 60.0
 """Seconds without use after which the second connection is closed. An application that seeks more
@@ -68,7 +68,7 @@ _NO_REQUEST = FetchOutcome(is_metadata_stale=False, is_empty=False)
 
 
 @define(eq=False)
-class _Immediate:
+class _ImmediateFetches:
     """The immediate fetches from one broker."""
 
     fetching: CoalescingTask
@@ -113,22 +113,23 @@ class Fetcher:
         self._responses = ResponseHandler(session, cluster, self._budget, refusals, engine)
         self._timeout = cluster.options.request_timeout
         self._attempt_timeout = part_of(self._timeout)
-        """Seconds, beyond its wait, until a fetch without a response is sent again over a new
-        connection: this one may be dead."""
+        """How many seconds a response may take beyond the time for which the broker may hold the
+        request. Then the request is sent again over a new connection: this one may be dead."""
         self._slow: set[tuple[int, str]] = set()
-        """Node id and connection id where the last fetch took longer: the next one gets the whole
-        timeout, as the broker may be slow."""
+        """Node id and connection id of each connection on which a fetch took longer than that. The
+        next fetch gets the whole `_timeout`: the broker may be slow, and the connection alive."""
         self._clock = loop_clock()
-        self._wake = OneShotEvent()
+        self._woken = OneShotEvent()
+        """Set when the waiting tasks must check again what to fetch."""
         self._spawn = spawn
-        self._running: set[tuple[int, int]] = set()
+        self._running_lanes: set[tuple[int, int]] = set()
         """The lanes that have a task: the node id of a broker, and the number of the lane."""
         self._long_polls: dict[tuple[int, int], FetchInFlight] = {}
         """The long polls in flight, by lane."""
-        self._immediate: dict[int, _Immediate] = {}
-        """By broker, once it has needed immediate fetches."""
+        self._immediate: dict[int, _ImmediateFetches] = {}
+        """By node id, of the brokers that have needed immediate fetches."""
         self._last_fetch_id = 0
-        self._wakes = 0
+        self._wake_count = 0
         """The number of calls of `wake`."""
         self._is_woken = False
         """Whether there may be partitions that `_start_fetches` has not checked."""
@@ -142,7 +143,7 @@ class Fetcher:
     def wake(self) -> None:
         """Check what to fetch: there may be new partitions, leaders or positions."""
         self.made_room()
-        self._wakes += 1
+        self._wake_count += 1
         # Not here but in a task, once for many calls: an application that seeks in a thousand
         # partitions would cause a thousand checks of all partitions.
         self._check_partitions()
@@ -153,8 +154,8 @@ class Fetcher:
 
     def made_room(self) -> None:
         """Wake the waiting tasks: fewer bytes are buffered or in flight."""
-        self._wake.set()
-        self._wake = OneShotEvent()
+        self._woken.set()
+        self._woken = OneShotEvent()
 
     async def _start_fetches(self) -> None:
         """Start the task of each lane that has none, and immediate fetches of partitions that the
@@ -163,8 +164,8 @@ class Fetcher:
             self._is_woken = False
             self._sources.find_leaders()
             lanes = set(await process_in_slices(self._sources.lanes, self._delivery.owned.values()))
-            for node_id, lane in lanes - self._running:
-                self._running.add((node_id, lane))
+            for node_id, lane in lanes - self._running_lanes:
+                self._running_lanes.add((node_id, lane))
                 self._spawn(partial(self._fetch_by_long_polls, node_id, lane), "fetching")
             if self._long_polls:
                 left_out = await process_in_slices(self._left_out, self._delivery.owned.values())
@@ -195,7 +196,10 @@ class Fetcher:
     # ------------------------------------------------------------ long polls
 
     async def _fetch_by_long_polls(self, node_id: int, lane: int) -> None:
-        pauses, early = RetryBackoff(self._cluster.options), RetryBackoff(self._cluster.options)
+        """Repeat the long polls of a lane until the consumer closes. While there is nothing to
+        fetch from its broker, the task waits."""
+        pauses = RetryBackoff(self._cluster.options)
+        early_pauses = RetryBackoff(self._cluster.options)
         session = FetchSession()
         base = wait = self._options.fetch_max_wait
         longest = max(base, _MAX_EXTENDED_WAIT)
@@ -205,61 +209,65 @@ class Fetcher:
                 adoption_count = self._cluster.identity.adoption_count
                 session.reset()  # it was of the earlier cluster
             self._return_to_leaders(node_id)
-            wake, wakes = self._wake, self._wakes
+            # Read first: a wake-up while the partitions are checked must end the wait below.
+            woken, wake_count = self._woken, self._wake_count
             now = self._clock()
-            led = await process_in_slices(
+            in_lane = await process_in_slices(
                 partial(self._sources.fetched_from, node_id, lane), self._delivery.owned.values()
             )
-            valid = await process_in_slices(self._sources.valid, led)
-            if len(valid) < len(led):
+            valid = await process_in_slices(self._sources.valid, in_lane)
+            if len(valid) < len(in_lane):
                 self._engine.look_up_positions()
             room = self._budget.long_poll_size(
                 buffered=self._delivery.buffered_bytes,
                 unread=self._delivery.unread_bytes,
-                lanes=len(self._running),
+                lanes=len(self._running_lanes),
             )
             ready = await process_in_slices(partial(self._ready, room), valid)
             if are_many(ready):
                 ready.sort(key=lambda o: o.buffered_bytes)  # each slice is sorted by itself
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None or not ready:
-                await wake.wait(_next_retry(led, now))
+                await woken.wait(_next_retry(in_lane, now))
                 continue
             fetchable = await process_in_slices(_fetchable, valid)
             if len(ready) < len(fetchable):
                 # Partitions that back off or are full may be ready before this long poll ends.
                 self._fetch_now(node_id)
-            wait = self._max_wait(min(wait, longest), led, ready)
+            wait = self._max_wait(min(wait, longest), in_lane, ready)
             try:
-                outcome = await self._long_poll(node, lane, ready, session, room, wait, wakes)
+                outcome = await self._long_poll(node, lane, ready, session, room, wait, wake_count)
                 if outcome.is_metadata_stale:
                     self._sources.refresh()
                 pauses.reset()
                 if outcome.is_empty and self._clock() - now < base / 2:
                     # The broker responded early without records. Without this pause, the lane would
                     # request in a tight loop.
-                    await early.wait()
+                    await early_pauses.wait()
                 else:
-                    early.reset()
+                    early_pauses.reset()
+                # Wait longer while the broker has nothing new. An empty response does not show that
+                # if immediate fetches were sent meanwhile: they may have got the new records.
                 wait = 2 * wait if outcome.is_empty and not self._used_since(node_id, now) else base
             except RETRIED_ERRORS as error:
                 session.reset()  # the broker may have processed the request, or not
                 if isinstance(error, RequestTimeoutError):
-                    # What lies between may drop a connection that carries nothing for that long.
+                    # A firewall or load balancer may drop a connection that is idle for so long.
                     longest = max(base, wait / 2)
                 wait = base
                 await self._recover(error, node_id, ready, pauses)
 
     def _max_wait(
-        self, wait: float, led: list[OwnedPartition], ready: list[OwnedPartition]
+        self, wait: float, in_lane: list[OwnedPartition], ready: list[OwnedPartition]
     ) -> float:
         """Return how long a broker may hold a long poll, in seconds: `wait`, but only
         `fetch_max_wait` if new records might not end the long poll."""
         base = self._options.fetch_max_wait
         # Partitions that are left out are in the next long poll at the earliest; and not every
         # follower responds to a held long poll when records arrive.
-        choices = (o.replica for o in led)
-        requests_all = len(ready) == len(led) and all(r is None or r.node_id < 0 for r in choices)
+        choices = (o.replica for o in in_lane)
+        are_all_leaders = all(choice is None or choice.node_id < 0 for choice in choices)
+        requests_all = len(ready) == len(in_lane) and are_all_leaders
         if requests_all and self._options.fetch_min_bytes <= 1 and base >= _MIN_WAIT_TO_EXTEND:
             return wait
         return base
@@ -272,29 +280,34 @@ class Fetcher:
         session: FetchSession,
         room: int,
         wait: float,
-        wakes: int,
+        wake_count: int,
     ) -> FetchOutcome:
         """Send a long poll for up to `room` bytes, which the broker may hold for `wait` seconds.
-        `wakes`: the count of `wake` calls when these partitions were chosen."""
-        fetch, chosen = self._in_flight(), len(ready)
+        `wake_count`: the count of `wake` calls when these partitions were chosen."""
+        fetch, chosen = self._new_fetch(), len(ready)
         ready, entries = await self._entries(node.node_id, ready, fetch)
         if not ready:
             return _NO_REQUEST
-        part = await self._build(partial(session.request, entries, fetch.topic_ids), len(ready))
+        session_request = await self._build(
+            partial(session.request, entries, fetch.topic_ids), len(ready)
+        )
         key = (node.node_id, lane)
         self._long_polls[key] = fetch
-        if wakes != self._wakes or len(ready) < chosen:
+        if wake_count != self._wake_count or len(ready) < chosen:
             self._check_partitions()  # earlier checks did not know what this long poll leaves out
 
         def process(response: FetchResponse) -> Processing:
             del self._long_polls[key]
             session.on_response(response.session_id, response.error_code)
-            if FetchSession.is_session_error(response.error_code) and not part.full:
+            # A full request ends this error. If a full request got it, the next one must back off.
+            if FetchSession.is_session_error(response.error_code) and not session_request.full:
                 return _NO_REQUEST
             return (yield from self._responses.process(fetch, response, session.ends, node))
 
         try:
-            return await self._send(node, _connection(lane), ready, part, room, wait, process)
+            return await self._send(
+                node, _connection_id(lane), ready, session_request, room, wait, process
+            )
         finally:
             self._long_polls.pop(key, None)
 
@@ -304,7 +317,7 @@ class Fetcher:
         """Fetch the partitions that a broker's long polls leave out, over the second connection."""
         immediate = self._immediate.get(node_id)
         if immediate is None:
-            immediate = self._immediate[node_id] = _Immediate(
+            immediate = self._immediate[node_id] = _ImmediateFetches(
                 CoalescingTask(
                     self._spawn, partial(self._fetch_left_out, node_id), "immediate fetches"
                 ),
@@ -325,8 +338,8 @@ class Fetcher:
         ]
 
     def _adopt(self, poll: FetchInFlight, owned: OwnedPartition) -> bool:
-        """Use a long poll in flight of an earlier assignment for this one, if it fits; return
-        whether it does."""
+        """Let a long poll in flight count for `owned` that was sent in an earlier assignment of the
+        partition, if it requests the same; return whether it does."""
         metadata = self._cluster.metadata
         if needs_validation(metadata, owned):
             return False
@@ -339,38 +352,42 @@ class Fetcher:
         immediate = self._immediate[node_id]
         pauses, schedule = RetryBackoff(self._cluster.options), PollSchedule()
         while True:
-            wake, now = self._wake, self._clock()
+            # Read first: a wake-up while the partitions are checked must end the wait below.
+            woken, now = self._woken, self._clock()
             immediate.begin_round()
             left_out = await process_in_slices(self._left_out, self._delivery.owned.values())
-            led = self._sources.fetched_from(node_id, None, left_out)
+            of_broker = self._sources.fetched_from(node_id, None, left_out)
             node = self._cluster.metadata.nodes.get(node_id)
-            if node is None or not led:
+            if node is None or not of_broker:
                 if immediate.is_woken:
                     continue  # woken while this task checked many partitions
                 return
             room = self._budget.immediate_size(buffered=self._delivery.buffered_bytes)
             # Partitions with buffered records can wait for the next long poll: fetching them here
             # would keep the second connection busy when the application seeks again.
-            ready = [o for o in self._ready(room, self._sources.valid(led)) if not o.buffered]
+            ready = [o for o in self._ready(room, self._sources.valid(of_broker)) if not o.buffered]
             if not ready or not schedule.is_due(ready, now):
                 due_at = schedule.due_at if ready else math.inf
-                await wake.wait(min(due_at, _next_retry(led, now)))
+                await woken.wait(min(due_at, _next_retry(of_broker, now)))
                 continue
             broker = self._cluster.broker(node)
             try:
-                if not broker.is_connected(_IMMEDIATE):
-                    # The long poll may end meanwhile, and the next one include everything.
-                    await broker.ready(_IMMEDIATE)
+                if not broker.is_connected(_IMMEDIATE_CONNECTION):
+                    # Check again: while this task connects, the next long poll may be sent, which
+                    # includes these partitions.
+                    await broker.ready(_IMMEDIATE_CONNECTION)
                     immediate.note_use(self._clock())
                     continue
                 immediate.note_use(self._clock())
-                fetch = self._in_flight()
+                fetch = self._new_fetch()
                 ready, entries = await self._entries(node_id, ready, fetch, left_out=True)
                 if not ready:
                     continue
-                part = sessionless(entries, fetch.topic_ids)
+                session_request = sessionless(entries, fetch.topic_ids)
                 process = partial(self._responses.process, fetch, ends={}, node=node)
-                outcome = await self._send(node, _IMMEDIATE, ready, part, room, 0.0, process)
+                outcome = await self._send(
+                    node, _IMMEDIATE_CONNECTION, ready, session_request, room, 0.0, process
+                )
                 schedule.on_response(fetch, ready, self._clock(), empty=outcome.is_empty)
                 if outcome.is_metadata_stale:
                     self._sources.refresh()
@@ -391,11 +408,11 @@ class Fetcher:
             await anyio.sleep_until(until)
             until = immediate.used_at + _CLOSE_UNUSED_AFTER
         if (node := self._cluster.metadata.nodes.get(node_id)) is not None:
-            await self._cluster.broker(node).disconnect(_IMMEDIATE)
+            await self._cluster.broker(node).disconnect(_IMMEDIATE_CONNECTION)
 
     # ------------------------------------------------------------ one fetch
 
-    def _in_flight(self) -> FetchInFlight:
+    def _new_fetch(self) -> FetchInFlight:
         self._last_fetch_id += 1
         return FetchInFlight(self._last_fetch_id)
 
@@ -416,8 +433,8 @@ class Fetcher:
                 # Other tasks ran since these were chosen: partitions may be revoked or have another
                 # leader; a topic may have been recreated since the request was begun.
                 some = self._left_out(some) if left_out else some
-                led = self._sources.fetched_from(node_id, None, some)
-                some = [o for o in self._sources.valid(led) if is_fetchable(o)]
+                of_broker = self._sources.fetched_from(node_id, None, some)
+                some = [o for o in self._sources.valid(of_broker) if is_fetchable(o)]
             some = self._add_entries(some, entries, fetch.topic_ids)
             fetch.add(some)
             return some
@@ -445,6 +462,7 @@ class Fetcher:
             # The metadata of another topic has another leader epoch.
             leader = None if owned.is_of_other_topic(current_id) else metadata.leader(owned.tp)
             if leader is not None:
+                # The records that this leader returns must not be validated with it afterwards.
                 owned.checked_epoch = leader.leader_epoch
             entries[owned.tp] = FetchPartition(
                 partition=owned.tp.partition,
@@ -455,10 +473,10 @@ class Fetcher:
             added.append(owned)
         return added
 
-    async def _build(self, make: Callable[[], T], partitions: int) -> T:
+    async def _build(self, make: Callable[[], T], partition_count: int) -> T:
         """Build a request for this number of partitions, or a part of it, in a thread if they are
         many. No other task may use what `make` reads or changes."""
-        if partitions <= _MAX_BUILT_IN_LOOP:
+        if partition_count <= _MAX_BUILT_IN_LOOP:
             return make()
         return await self._cluster.options.run_in_thread(make)
 
@@ -467,7 +485,7 @@ class Fetcher:
         node: Node,
         connection_id: str,
         ready: list[OwnedPartition],
-        part: SessionRequest,
+        session_request: SessionRequest,
         room: int,
         wait: float,
         process: Callable[[FetchResponse], Processing],
@@ -478,8 +496,9 @@ class Fetcher:
 
         def begin(response: FetchResponse) -> None:
             # Called as soon as the response is received. The application, woken here, then runs
-            # before the task below, so it has its records before the next request is built and
-            # sent, which takes longer than all other work between the socket and the application.
+            # before the task of this fetch, so it has its records before the next request is built
+            # and sent, which takes longer than all other work between the socket and the
+            # application.
             nonlocal slices
             slices = Slices(process(response))
             slices.do_one()
@@ -490,12 +509,14 @@ class Fetcher:
         self._budget.on_request(reserved)
         try:
             rack = self._sources.rack_for(ready, self._options.client_rack)
-            make = partial(fetch_request, part, self._options, max_bytes=room, wait=wait, rack=rack)
+            make = partial(
+                fetch_request, session_request, self._options, max_bytes=room, wait=wait, rack=rack
+            )
             await self._cluster.broker(node).request(
-                await self._build(make, len(part.partitions)),
+                await self._build(make, len(session_request.partitions)),
                 connection_id=connection_id,
                 timeout=wait + (self._timeout if is_slow else self._attempt_timeout),
-                highest=None if part.by_id else HIGHEST_BY_NAME,
+                highest=None if session_request.by_id else HIGHEST_BY_NAME,
                 on_response=begin,
             )
             if is_slow and self._clock() < sent_at + wait + self._attempt_timeout:
@@ -514,7 +535,8 @@ class Fetcher:
     async def _recover(
         self, error: Exception, node_id: int, ready: list[OwnedPartition], pauses: RetryBackoff
     ) -> None:
-        """Back off after a failed request, and refresh the metadata: leaders may have changed."""
+        """Back off after a failed request, and refresh the metadata: leaders may have changed. If
+        the broker is a follower, fetch the partitions from their leaders again."""
         for owned in ready:
             self._responses.forget_replica(owned, node_id, error)
         logger.info("fetching from broker %d: %s", node_id, error)
@@ -522,7 +544,7 @@ class Fetcher:
         await pauses.wait()
 
 
-def _connection(lane: int) -> str:
+def _connection_id(lane: int) -> str:
     """Return the id of the connection for a lane's long polls."""
     return "fetch" if lane == 0 else f"fetch-{lane}"
 

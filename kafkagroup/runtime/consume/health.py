@@ -131,7 +131,7 @@ class Checkup:
     """The state of one member at the last check, to compare the next one with."""
 
     def __init__(self, loop_delay: LoopDelay) -> None:
-        self._loop = loop_delay
+        self._loop_delay = loop_delay
         self._unjoined: tuple[int, float] | None = None
         """The generation at the first check without a stable one, and the time of that check."""
         self._marks: dict[OwnedPartition, _Mark] = {}
@@ -139,10 +139,10 @@ class Checkup:
         """When a check last saw progress of any partition."""
 
     def check_loop(self, most: float | None) -> Iterator[HealthFinding]:
-        """Find an event loop that is late by more than `most` seconds; None: by more than the limit
-        of the logged warning."""
-        late = self._loop.longest
-        if late > (self._loop.warn_after if most is None else most):
+        """Find an event loop that was late by more than `most` seconds; None: by more than the
+        limit of the logged warning."""
+        late = self._loop_delay.longest
+        if late > (self._loop_delay.warn_after if most is None else most):
             detail = f"the event loop was late by {late:.1f} s"
             yield HealthFinding(problem=HealthProblem.LOOP_DELAY, detail=detail)
 
@@ -234,9 +234,9 @@ def health_of_consumer(
 def _check_awaiting_seek(delivery: Delivery) -> Iterator[HealthFinding]:
     """Find the partitions that are not read until the application seeks."""
     for one, error in delivery.awaiting_seek():
-        lost = one.is_without_position
+        lacks_position = one.is_without_position
         yield HealthFinding(
-            problem=HealthProblem.NO_POSITION if lost else HealthProblem.NOT_READ,
+            problem=HealthProblem.NO_POSITION if lacks_position else HealthProblem.NOT_READ,
             detail=f"{one.tp} is not read until the application seeks: {error}",
             partition=one.tp,
         )

@@ -45,8 +45,9 @@ logger = logging.getLogger(__name__)
 _LOADS_TIMEOUT = 10.0
 """Seconds that the whole group waits for the leader's `partition_loads`."""
 
-_PARTITION_BYTES = 32
-"""The bytes of subscriptions that take as long to process as assigning one partition."""
+_PARTITION_COST = 32
+"""How long assigning one partition takes, in the measure of `run_job`: as long as processing this
+number of bytes of subscriptions."""
 
 _THREAD_SAFE = (
     range_assignor,
@@ -69,16 +70,19 @@ class Leader:
         self._partition_counts: dict[str, int] = {}
         """The partition counts that the assignment was computed from."""
         self._racks: Racks = {}
-        """The racks of the replicas, likewise; empty if no member has a rack."""
+        """The racks of the replicas that the assignment was computed from; empty if no member has a
+        rack."""
         self._has_racks = False
+        """Whether any member has a rack."""
         self.watched_topics: frozenset[str] = frozenset()
         """The topics that the assignment was computed from; none if another member leads."""
         self._must_refresh = False
         """Whether the assignment was computed without metadata of all topics."""
 
     @property
-    def _claims(self) -> bool:
-        """Whether every member computes the assignment, as with claims in ZooKeeper."""
+    def _every_member_computes(self) -> bool:
+        """Whether every member computes the assignment, not only a leader: with claims in
+        ZooKeeper."""
         return self._session.member.protocol.claims_partitions
 
     async def follow_topics(self) -> None:
@@ -87,7 +91,7 @@ class Leader:
         if driver is None or not driver.leads:
             return
         racks = await self._replica_racks()
-        # Others ran if a thread compared the racks of many partitions.
+        # If a thread compared the racks of many partitions, other tasks ran meanwhile.
         leads = driver is self._session.member.driver and driver.leads
         if leads and (reason := self._topic_change(racks)):
             self._session.history.note_rejoin_request(RebalanceCause.TOPICS, reason)
@@ -108,10 +112,11 @@ class Leader:
 
     async def _replica_racks(self) -> Racks:
         """Return the racks of all replicas in the current metadata; empty if no member has a rack.
-        The same object as before if nothing has changed."""
+        If they have not changed, this is `_racks` itself. Repeats the work if other tasks have
+        changed what it was based on."""
         while self._has_racks:
             metadata, watched, before = self._cluster.metadata, self.watched_topics, self._racks
-            size = _PARTITION_BYTES * sum(metadata.partition_counts(watched).values())
+            size = _PARTITION_COST * sum(metadata.partition_counts(watched).values())
             racks = await run_job(
                 self._cluster, partial(_racks_now, metadata, watched, before), size
             )
@@ -124,10 +129,10 @@ class Leader:
         """Assign the partitions of every topic that any member subscribes to."""
         size = sum(map(len, work.members.values()))
         subscriptions = await self.watch_topics_of(work.members)
-        size += _PARTITION_BYTES * sum(self._partition_counts.values())
+        size += _PARTITION_COST * sum(self._partition_counts.values())
         loads = await self._loads()
         if not any(assignor is known for known in _THREAD_SAFE):
-            size = 0
+            size = 0  # whatever its size, the job runs in the event loop
         spec = await run_job(
             self._cluster,
             partial(
@@ -194,10 +199,11 @@ class Leader:
     async def _watch_topics(
         self, subscriptions: Mapping[str, Subscription], topics: frozenset[str]
     ) -> None:
-        """Look up the partitions of all subscribed topics, and follow their changes."""
+        """Note the partition counts and racks of all subscribed topics, for the assignment and to
+        compare later metadata with."""
         self.watched_topics = topics
         self._has_racks = any(s.rack is not None for s in subscriptions.values())
-        if self._claims or (
+        if self._every_member_computes or (
             len(self._cluster.metadata.partition_counts(self.watched_topics))
             < len(self.watched_topics)
         ):
@@ -217,7 +223,7 @@ class Leader:
                 return
             except RETRIED_ERRORS as error:
                 logger.warning("the metadata for the assignment is not refreshed: %s", error)
-            if not self._claims:
+            if not self._every_member_computes:
                 # The group waits. It rebalances again when the unknown topics are found.
                 self._must_refresh = True
                 return
@@ -226,11 +232,12 @@ class Leader:
     async def follow_assignment(self, generation: GenerationInfo) -> None:
         """Follow the topics of an assignment that this member leads."""
         if not generation.is_leader:
-            if not self._claims:
+            if not self._every_member_computes:
                 self.watched_topics = frozenset()
             return
         if generation.generation_id != self._computed_generation:
-            # KIP-814: a static leader that was away must notice what changed in the meantime.
+            # KIP-814: a static leader that was away did not compute this assignment, and must
+            # notice what has changed since.
             size = sum(map(len, generation.members.values()))
             await self._watch_topics(
                 *await run_job(self._cluster, partial(_subscriptions, generation.members), size)

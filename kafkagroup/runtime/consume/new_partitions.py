@@ -33,8 +33,8 @@ _ALL_TOPICS = MetadataRequest(topics=None, allow_auto_topic_creation=False)
 
 
 class NewPartitionWatch:
-    """Follows the metadata of one consumer's subscription, unless the reset policy holds for new
-    partitions, too."""
+    """Follows the metadata of one consumer's subscription to find new partitions. Does nothing if
+    the reset policy applies to new partitions, too, or reads all from their start anyway."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
         self._cluster = cluster
@@ -58,12 +58,13 @@ class NewPartitionWatch:
             self._pause = 0.0
 
     def forget_cluster(self) -> None:
-        """Forget what is of the earlier cluster: another one is adopted, where no topic is new."""
+        """Forget the topics of the earlier cluster: another one is adopted, where no topic counts
+        as new yet."""
         self._partitions.forget()
 
     async def wait_for_proof(self) -> None:
-        """Wait until all that is created from now on will be proven to be new: for a second
-        response, for example, where the first one does not have the topic. A second at most."""
+        """Wait for the responses that are needed to prove that what is created from now on is new,
+        such as a second one if the first does not have the topic. Waits a second at most."""
         until = anyio.current_time() + _MAX_WAIT
         while self._partitions.needs_response and await self._responded.wait(until):
             pass
@@ -95,6 +96,8 @@ class NewPartitionWatch:
                 self._notify()
 
     def _note_response(self, requested: Collection[str] | None) -> None:
+        """Note a metadata response, which is merged already. `requested`: the topics of the
+        request; None for all."""
         known = self._cluster.metadata.topics
         topics = known if requested is None else {t: known[t] for t in requested if t in known}
         described = {
@@ -108,6 +111,8 @@ class NewPartitionWatch:
         self._notify()
 
     def _notify(self) -> None:
+        # Still 0 if another part of the client has requested this response: without a pause, `run`
+        # of the `TopicWatch` would request the next one at once.
         self._pause = self._pause or self._pauses.next()
         self._responded.set()
         self._responded = OneShotEvent()
@@ -116,8 +121,8 @@ class NewPartitionWatch:
 class StartCommits:
     """Commits where new partitions start, before the first of their records is delivered.
 
-    A member that gets such a partition before its first commit would otherwise apply the reset
-    policy if it has joined since: then the partition is not new to it.
+    Otherwise a member that joins later, and gets such a partition before its first commit, would
+    apply the reset policy: the partition is not new to that member.
     """
 
     def __init__(self, session: Session, engine: FetchControl, spawn: Spawn) -> None:
@@ -138,7 +143,7 @@ class StartCommits:
 
     async def _commit_all(self) -> None:
         group_offsets = self._committer.group_offsets
-        assert group_offsets is not None
+        assert group_offsets is not None  # or `request` would not have started this task
         pauses = group_offsets.pauses()
         while waiting := self._waiting():
             starts = {o.tp: OffsetAndMetadata(o.position) for o in waiting}

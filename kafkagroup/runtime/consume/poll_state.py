@@ -45,6 +45,7 @@ class PollState:
 
     def end_wait(self, now: float) -> None:
         """Note that the application leaves the client."""
-        # First: otherwise the heartbeat thread could see the previous poll as the last one.
+        # First: otherwise the heartbeat thread could see an application that does not wait, and the
+        # time of its previous poll.
         self._permit.note_poll(now)
         self.is_waiting = False

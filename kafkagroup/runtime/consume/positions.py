@@ -37,7 +37,7 @@ from kafkagroup.runtime.consume.session import Session
 from kafkagroup.runtime.consume.validation import Validation
 from kafkagroup.runtime.member.membership_log import counted, first_few
 from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
-from kafkagroup.runtime.offsets.log_offsets import Found, LogOffsets
+from kafkagroup.runtime.offsets.log_offsets import ListedOffsets, LogOffsets
 from kafkagroup.runtime.offsets.values import EARLIEST, LATEST
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.retry import RetryBackoff
@@ -64,7 +64,7 @@ class Positions:
         self._cluster = cluster
         self._delivery = session.delivery
         self._member = session.member
-        self._offsets = session.committer.group_offsets
+        self._group_offsets = session.committer.group_offsets
         self._log_offsets = log_offsets
         self._policy = session.options.auto_offset_reset
         self._new_partitions = new_partitions
@@ -77,7 +77,7 @@ class Positions:
         self._woken = OneShotEvent()
         self._clock = loop_clock()
         self._unknown: dict[TopicPartition, int] = {}
-        """How often in a row the coordinator reported the topic as unknown."""
+        """How often in a row the coordinator did not know a partition's topic."""
 
     def look_up(self) -> None:
         """Start looking up missing positions, and validating those that need it."""
@@ -89,12 +89,13 @@ class Positions:
         self._validation.wake()
 
     async def _look_up_all(self) -> None:
-        offsets = self._offsets
+        offsets = self._group_offsets
         pauses = RetryBackoff(self._cluster.options) if offsets is None else offsets.pauses()
         owned = self._delivery.owned
-        while pending := await process_in_slices(self._without_position, owned.values()):
+        while pending := await process_in_slices(self._needing_position, owned.values()):
             now = self._clock()
-            # Those that are refused wait by themselves: not all partitions for a denied one.
+            # Refused look-ups are repeated when their own back-off ends, so that one denied topic
+            # does not delay the others.
             due = [o for o in pending if o.look_up_at <= now]
             if not due:
                 await self._woken.wait(min(o.look_up_at for o in pending))
@@ -103,13 +104,16 @@ class Positions:
                 await self._look_up(due)
             except RETRIED_ERRORS as error:
                 logger.info("positions: %s", error)
-            left = await process_in_slices(self._without_position, due)
+            # If any was neither found nor refused, the request failed: pause before the next one.
+            left = await process_in_slices(self._needing_position, due)
             if any(o.look_up_at <= now for o in left):
                 await pauses.wait()
             else:
                 pauses.reset()
 
     async def _look_up(self, pending: list[OwnedPartition]) -> None:
+        """Look up positions; refresh the metadata first for topics that it does not have as they
+        were assigned."""
         if unknown := await self._look_up_known(pending):
             await self._cluster.refresh()
             await self._look_up_known(unknown)
@@ -118,9 +122,9 @@ class Positions:
         """Look up positions in topics that the metadata has as they were assigned.
 
         Returns the other partitions. If a topic was recreated after the assignment, the coordinator
-        may assign the new one to another member, and this one only waits until the old one is
-        revoked. While the metadata has no topic of that name, an offset that is found may be of a
-        topic that is recreated meanwhile, and nothing would tell.
+        may assign the new topic to another member, and this member only waits until the old one is
+        revoked. While the metadata has no topic of that name, an offset that is found may be that
+        of a topic created meanwhile under the same name, and the client could not notice that.
         """
         # Read before the request: the topic may be recreated before the response arrives.
         topic_ids = self._topic_ids(pending)
@@ -132,11 +136,13 @@ class Positions:
     async def _look_up_in(
         self, topic_ids: Mapping[str, UUID], pending: list[OwnedPartition]
     ) -> None:
+        """Look up the positions of partitions whose topics have these ids: the committed offsets
+        first, then what the reset policy says where nothing is committed."""
         await apply_in_slices(partial(self._check_topics, topic_ids), pending)
         new = [o for o in pending if o.position == UNKNOWN and not o.reset]
-        if new and self._offsets is not None:
+        if new and self._group_offsets is not None:
             for some in slices(new):
-                if not await self._read_committed(self._offsets, some, topic_ids):
+                if not await self._read_committed(self._group_offsets, some, topic_ids):
                     break  # the coordinator would not report the others either; pause first
             # The log may have been truncated since the commit.
             self._validation.wake()
@@ -159,7 +165,7 @@ class Positions:
         self, topic_ids: Mapping[str, UUID], pending: Iterable[OwnedPartition]
     ) -> None:
         for owned in pending:
-            if not owned.revoked:  # its position is that of its last commit
+            if not owned.revoked:  # if it is, its last commit needs the present position
                 self._check_topic(owned, topic_ids[owned.tp.topic])
 
     def _check_topic(self, owned: OwnedPartition, topic_id: UUID) -> None:
@@ -175,7 +181,8 @@ class Positions:
         if owned.is_recreated(topic_id) and not owned.is_of_deleted_topic:
             logger.warning(
                 "topic %s was recreated: position %d is of the deleted topic, and is reset",
-                *(owned.tp.topic, owned.position),
+                owned.tp.topic,
+                owned.position,
             )
             owned.request_reset()
         if owned.reset:
@@ -187,7 +194,8 @@ class Positions:
         new: Sequence[OwnedPartition],
         topic_ids: Mapping[str, UUID],
     ) -> bool:
-        """Start at the committed offsets; return whether the coordinator would report others."""
+        """Start at the committed offsets; return whether the coordinator would report those of
+        other partitions now."""
         identity = self._member.reads_offsets_as
         found = await offsets.fetch_once([o.tp for o in new], self._unknown, identity)
         for owned in new:
@@ -222,10 +230,10 @@ class Positions:
             {o.tp: EARLIEST if self._starts_new(o) else timestamp for o in pending}
         )
         if timestamp >= 0:
-            # No record is that recent: start at the end, where the next one will be.
+            # The log has no record since that time: start at its end, where the next one will be.
             without_record = [tp for tp, at in found.offsets.items() if at.offset == UNKNOWN]
             ends = await self._log_offsets.request_once(dict.fromkeys(without_record, LATEST))
-            found = Found(found.offsets | ends.offsets, found.errors | ends.errors)
+            found = ListedOffsets(found.offsets | ends.offsets, found.errors | ends.errors)
         started: dict[str, list[OwnedPartition]] = {}
         for owned in pending:
             if self._is_back(owned) or not self._needs_position(owned):
@@ -253,8 +261,9 @@ class Positions:
         self._delivery.relocate(owned.tp, offset)
         topic_id = topic_ids[owned.tp.topic]
         if self._policy == "latest" and topic_id != owned.topic_id:
-            # The leader was asked by name, so the end that it reported is of the topic that it
-            # serves. If the metadata has an older id, a second look-up would skip new records.
+            # ListOffsets names topics, so the end that the leader reported is of the topic that it
+            # serves. The metadata may have an older id. Noted with the position, that would cause a
+            # second look-up, which would skip the records that were written in between.
             topic_id = owned.assigned_topic_id
         owned.note_topic(topic_id)
         # Keep the back-off: a reset to an offset that is not in the log would loop without pauses.
@@ -268,7 +277,7 @@ class Positions:
         has_none = owned.position == UNKNOWN or owned.is_of_deleted_topic
         return has_none and self._new_partitions.is_new(owned.tp)
 
-    def _without_position(self, partitions: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    def _needing_position(self, partitions: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         return [owned for owned in partitions if self._needs_position(owned)]
 
     def _needs_position(self, owned: OwnedPartition) -> bool:
@@ -308,6 +317,7 @@ def _are_known(partitions: Iterable[OwnedPartition], topic_ids: Mapping[str, UUI
 
 
 def _timestamp(policy: OffsetReset) -> int:
+    """Return the timestamp for ListOffsets."""
     if not isinstance(policy, str):
         return max(0, round((time.time() - policy.total_seconds()) * 1000))
     return EARLIEST if policy == "earliest" else LATEST

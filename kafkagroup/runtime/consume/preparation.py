@@ -13,7 +13,7 @@ __all__ = ["Preparation"]
 
 _MAX_AT_ONCE = 2
 """The limit of batches in preparation, each of up to `max_batch_bytes` when decompressed: the
-current one, and one that is not wanted any more."""
+current one, and an earlier one that was revoked or dropped and whose thread has not stopped yet."""
 
 
 class Preparation:
@@ -28,15 +28,15 @@ class Preparation:
         """The job that prepares the batch of `_reader`."""
 
     def resume(self, reader: RecordReader | None) -> bool:
-        """Return whether a job was begun for this batch; forget that of any other batch, and what
-        it has decompressed."""
+        """Return whether a job was begun for this batch. Forget the job of any other batch, with
+        what that has decompressed."""
         if reader is not self._reader:
             self._forget()
         return self._reader is not None
 
     def begin(self, reader: RecordReader) -> float:
         """Begin the job for a batch, unless it has begun. Return after how many seconds to call
-        again if nothing changes: infinity but where the process may start no thread."""
+        again if nothing changes: infinity, unless the process cannot start a thread now."""
         if self._job is None or reader is not self._reader:
             self._forget()
             self._reader = reader
@@ -60,6 +60,6 @@ class Preparation:
         self._job = self._reader = None
 
     def _prepare(self, reader: RecordReader) -> None:
-        """Runs in the thread, until done or the batch is not wanted any more."""
+        """Runs in the thread, until the batch is prepared or is not the next one any more."""
         while self._session.delivery.heavy is reader and not reader.prepare():
             pass

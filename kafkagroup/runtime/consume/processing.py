@@ -1,7 +1,7 @@
 """The task of the application that took the records in flight, and whether it may yet finish them.
 
-A rebalance waits until they are processed. For a task that has ended, or that itself waits for the
-group, it would wait in vain.
+A rebalance waits until these records are processed. It must not wait for a task that has ended, or
+that itself waits for the group: such a task will not process them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Processing:
 
     @property
     def may_end(self) -> bool:
-        """Whether the task may finish the records: it runs, and does not wait for the group."""
+        """Whether the task that polled last may still finish the records: it runs, and does not
+        wait for the group."""
         task = self.task()
         return task is not None and task not in self._waiting and not _has_ended(task)
 
@@ -71,8 +72,8 @@ class Processing:
 
 
 def _current_task() -> Callable[[], Any]:
-    """Return what returns the task that runs in this loop. `asyncio.current_task` of Python 3.11
-    takes as long as delivering a record, and trio's raises where no task runs."""
+    """Return a function that returns the current task of this loop. `asyncio.current_task` of
+    Python 3.11 takes as long as delivering a record, and trio's raises where no task runs."""
     if (loop := asyncio_loop()) is None:
         return _trio_task
     if sys.version_info < (3, 12):

@@ -98,11 +98,13 @@ class RangeCheck:
             logger.warning(
                 "%s: position %d is below the start of the log, %d: its records were deleted;"
                 " auto_offset_reset applies",
-                *(tp, offset, start.offset),
+                tp,
+                offset,
+                start.offset,
             )
             self._request_reset(owned)
         elif offset <= end.offset:
-            if owned.attempts == 1:
+            if owned.attempts == 1:  # not again for each repeated fetch
                 logger.info("%s: position %d is in the log, %s, and stays", tp, offset, log)
             self._report(owned, f"its leader refuses offset {offset}, and reports its log as {log}")
             owned.is_out_of_range = False
@@ -113,7 +115,9 @@ class RangeCheck:
         else:
             logger.warning(
                 "%s: position %d is above the end of the log, %d; auto_offset_reset applies",
-                *(tp, offset, end.offset),
+                tp,
+                offset,
+                end.offset,
             )
             self._request_reset(owned)
 
@@ -122,7 +126,7 @@ class RangeCheck:
         self._engine.look_up_positions()
 
     def _report(self, owned: OwnedPartition, cause: str) -> None:
-        """Report an attempt that did not end the doubt; the next fetch that succeeds does."""
+        """Report a check that leaves the position in doubt. A successful fetch ends the report."""
         problem = Problem(
             subject=f"fetching {escaped(owned.tp.topic)}/{owned.tp.partition}",
             cause=f"{cause} (OFFSET_OUT_OF_RANGE, {owned.attempts} times in a row)",

@@ -1,8 +1,9 @@
 """What follows when a broker refuses a request about a partition: the error is raised and reported,
 and the request is repeated after a back-off.
 
-A refusal is no property of the position: an ACL is granted, a disk is replaced. So only what the
-library itself finds damaged, or what only the application can decide, waits for a seek.
+The cause may end without the application: an ACL is granted, a disk is replaced. So a refused
+partition does not wait for a seek. Only a partition does in whose data the client itself finds
+damage, or whose position only the application can choose.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Refusals:
     ) -> None:
         """Raise and report a refusal. The caller repeats the request after a back-off.
 
-        `about`: what is refused, if not this partition alone: the error is raised once for all.
+        `about`: what is refused, if not this partition alone: the error is then raised once for all
+        its partitions.
         """
         if owned.revoked:
             return
@@ -53,7 +55,7 @@ class Refusals:
     def refuse_look_up(
         self, owned: OwnedPartition, error: BrokerError, about: Hashable | None = None
     ) -> None:
-        """As `refuse`, of a request about the position, which is repeated from `look_up_at` on."""
+        """As `refuse`, for a look-up of the position. Sets `look_up_at`, when it is repeated."""
         now = self._clock()
         owned.look_up_at = retry_time(self._options, owned.count_failure(), now)
         self.refuse(owned, error, about)

@@ -68,7 +68,7 @@ class Session:
         self.closing = CloseSequence(options.close_timeout, options.leave_group_on_close)
         self._is_draining = False
         self._callback: object | None = None
-        """Stands for the call of a rebalance listener that runs now."""
+        """Identifies the call of a rebalance listener that runs now; None if none does."""
         self.loop_delay = LoopDelay(
             options.group_id or "", options.session_timeout, threaded=options.heartbeat_thread
         )
@@ -93,13 +93,13 @@ class Session:
         self.clock = self.lease_clock.loop_now
 
     def bind_logins(self, logins: Logins) -> None:
-        """Report refused credentials to the application, and try them again when it goes on."""
+        """Report refused credentials to the application, and try them again when it polls on."""
         self._logins = logins
         logins.watch(self.errors.report_refused_login)
 
     def resume_logins(self) -> None:
-        """Note that the application goes on: credentials are tried again once their refusal was
-        raised."""
+        """Note that the application polls on: credentials whose refusal it has got are tried
+        again."""
         if self._logins is not None and not self.errors.has_refused_login:
             self._logins.resume()
 
@@ -171,7 +171,7 @@ class Session:
     def note_lost(self, partitions: Collection[TopicPartition], reason: str) -> None:
         """Note partitions before they are released against the application's will."""
         self.committer.note_lost(partitions, reason)
-        # The next record must count as a poll.
+        # The next record must be delivered by `Reader.next`, which tells the committer of the poll.
         self.permit.end()
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
@@ -199,14 +199,14 @@ class Session:
 
     async def drain(self, partitions: Collection[TopicPartition], deadline: float) -> None:
         """Wait until the records in flight of these partitions are processed, at most until
-        `deadline`, and no longer than their task may yet process them."""
+        `deadline`, and no longer than the task that took them may still process them."""
         self._is_draining = True
         self.permit.end()
         try:
             with anyio.move_on_at(min(deadline, self.closing.drain_deadline)):
                 in_flight_among = self.delivery.acknowledgement.in_flight_among
                 while in_flight_among(partitions) and self.processing.may_end:
-                    # Nothing tells when a task of trio ends.
+                    # With a time limit, because trio does not notify when a task ends.
                     await self.changed.wait(anyio.current_time() + _TASK_CHECK_INTERVAL)
         finally:
             self._is_draining = False

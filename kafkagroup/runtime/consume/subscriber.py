@@ -11,15 +11,13 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 
 from kafkagroup._text import escaped
 from kafkagroup._user_code import USER_ERRORS, user_error
-from kafkagroup.assign import (
-    protocol_name,
-)
+from kafkagroup.assign import protocol_name
 from kafkagroup.assign.spec import is_cooperative, user_data
 from kafkagroup.callbacks import PartitionsCallback
 from kafkagroup.concurrency.slices import apply_in_slices, process_in_slices
@@ -49,15 +47,13 @@ from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["Subscriber"]
 
-T = TypeVar("T")
-
 logger = logging.getLogger(__name__)
 
 _DRAIN_SHARE = 0.75
 """How much of the rebalance timeout a cooperative revocation may wait for records in flight."""
 
 _PARTITION_BYTES = 4
-"""The size of a partition's number in an encoded assignment."""
+"""The size of a partition's number (INT32) in an encoded assignment."""
 
 _COMMIT_SHARE = 0.5
 """How much of the time left before a deadline the last commit may take; callbacks need some too."""
@@ -90,7 +86,7 @@ class Subscriber(Application):
         self._revoked_in = -1
         """The generation in which partitions were revoked, until the member rejoins; else -1."""
         self._is_reassigned = False
-        """Whether that generation was assigned a second time."""
+        """Whether the generation `_revoked_in` was assigned a second time (KIP-345)."""
         self._unsubscribed_since = -1
         """The first generation of several in a row whose assignment has topics that are not
         subscribed to; else -1."""
@@ -111,17 +107,12 @@ class Subscriber(Application):
 
     @property
     def protocol_type(self) -> str:
-        """The kind of group."""
+        """The protocol type with which members join."""
         return "consumer"
 
     def subscribe_to(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
         """Subscribe to these topics, or by a pattern, from the next join on."""
         self.topics, self.pattern = topics, pattern
-
-    @property
-    def server_pattern(self) -> str | None:
-        """The pattern in the coordinator's syntax (KIP-848)."""
-        return None if self.pattern is None else server_pattern(self.pattern)
 
     def subscribes(self, topic: str) -> bool:
         """Return whether the application subscribes to a topic, which may be absent."""
@@ -138,9 +129,10 @@ class Subscriber(Application):
         return self._assigned_topics | self._leader.watched_topics
 
     def metadata(self) -> MemberMetadata:
-        """Return what a member tells its group: its subscription."""
+        """Return the metadata that a member joins with: its subscription."""
         if not self._protocol.coordinator_assigns:
             return MemberMetadata(protocols=self.protocols())
+        # The coordinator matches the pattern, in its own syntax.
         pattern = None if self.pattern is None else server_pattern(self.pattern)
         return MemberMetadata(topics=tuple(sorted(self.topics)), pattern=pattern)
 
@@ -184,11 +176,7 @@ class Subscriber(Application):
     def on_generation_end(self, *, lost: bool) -> None:
         """Stop delivering the partitions to revoke, at once, even while a callback runs."""
         self._session.member.is_stable = False
-        self._has_lost_all = lost
-        if lost:
-            self._session.committer.is_handling_loss = True
-        else:
-            self._session.committer.is_handling_loss = False
+        self._has_lost_all = self._session.committer.is_handling_loss = lost
         if lost and self._revocation_wait is not None:
             self._revocation_wait.cancel()
         self._session.delivery.revoke(self._partitions_to_revoke(lost=lost))
@@ -200,8 +188,8 @@ class Subscriber(Application):
         # Where the coordinator assigns, `Revoke` means that the member leaves.
         if not self.cooperative or lost or self._protocol.coordinator_assigns:
             return sorted(owned)
-        # Those whose delivery has stopped, too: the application may have subscribed to their topic
-        # again since. Only a release lets them be assigned, and delivered, again.
+        # Also partitions whose delivery has stopped already, even if the application has subscribed
+        # to their topic again since: only once released can they be assigned and delivered again.
         return sorted(tp for tp, one in owned.items() if one.revoked or tp.topic not in self.topics)
 
     def on_lease_extended(self) -> None:
@@ -225,7 +213,8 @@ class Subscriber(Application):
         """Return when the next poll is due. A member without partitions need not poll; while the
         application waits in the client, only the event loop must run."""
         session = self._session
-        # In this order: a wait that ends in between has updated `last_poll_at` already.
+        # Read in this order, as this may be another thread: a wait that ends in between has updated
+        # `last_poll_at` already.
         since = loop_ran_at if session.polls.is_waiting else session.polls.last_poll_at
         if not session.delivery.owned:
             since = anyio.current_time()
@@ -278,10 +267,10 @@ class Subscriber(Application):
     async def assign(self, generation: GenerationInfo) -> None:
         """Apply the assignment of a generation, call the listener, and look up positions."""
         session = self._session
-        # From here on: a thread that decodes a large assignment may take seconds, in which the
-        # group waits for the revocation as well.
+        # Counted from before the decoding: a thread may take seconds for a large assignment, and
+        # the group waits for the revocation meanwhile.
         deadline = anyio.current_time() + session.options.rebalance_timeout * _DRAIN_SHARE
-        assigned = await run_job(self._cluster, *_decoding(generation))
+        assigned = await run_job(self._cluster, *_decoding_job(generation))
         if self._protocol.coordinator_assigns:
             self._note_new_partitions(assigned)
             # Also topics that the coordinator found by matching a pattern. Do not wait for their
@@ -289,7 +278,7 @@ class Subscriber(Application):
             self._assigned_topics = frozenset(generation.topic_ids)
         if await self._rejoin_if_unsubscribed(generation, assigned):
             return
-        self._identify(generation)
+        self._update_identity(generation)
         self._last_assignment = (assigned, generation.generation_id)
         await self._leader.follow_assignment(generation)
         if not session.member.had_partitions:
@@ -313,7 +302,9 @@ class Subscriber(Application):
             self._pauses.reset()
             return False
         if self._unsubscribed_since >= 0:
-            await self._pauses.wait()  # or a leader that repeats this causes rebalances in a loop
+            # Without this pause, a leader that repeats such an assignment would cause rebalances in
+            # a loop.
+            await self._pauses.wait()
         else:
             self._unsubscribed_since = generation.generation_id
         # Either the subscription changed while the group rebalanced, and the leader had the old
@@ -325,11 +316,11 @@ class Subscriber(Application):
         member.driver.rejoin(reason)
         return True
 
-    def _identify(self, generation: GenerationInfo) -> None:
+    def _update_identity(self, generation: GenerationInfo) -> None:
         """Commit as a member of this generation from now on."""
         member = self._session.member
-        # KIP-848: the epoch of a member grows, and commits in flight for partitions that
-        # stay must not fail for that.
+        # Under KIP-848 the epoch of a member grows while partitions stay. With another identity,
+        # the commits of these partitions that are in flight would fail.
         is_same_member = (
             self._protocol.coordinator_assigns and generation.member_id == member.identity.member_id
         )
@@ -348,7 +339,7 @@ class Subscriber(Application):
             return [
                 one.tp
                 for one in owned
-                # Another topic may have been created under the same name (KIP-848).
+                # The topic may have been deleted and created again under the same name (KIP-848).
                 if one.tp not in kept or not one.is_assigned_in(ids.get(one.tp.topic, NO_ID))
             ]
 
@@ -382,8 +373,9 @@ class Subscriber(Application):
         return True
 
     async def _report_assigned(self, created: Sequence[OwnedPartition]) -> None:
-        """Call the listener about new partitions, and start where it says. Meanwhile the positions
-        of those may be looked up, for the listener itself, and nothing is read of them."""
+        """Call the listener about new partitions, and start at the offsets that it returns. While
+        it runs, nothing is fetched from them, but their positions are looked up: it may ask for
+        them."""
         callback = self._session.options.on_partitions_assigned
         if callback is None:
             return
@@ -416,8 +408,8 @@ class Subscriber(Application):
             await self.follow_topics()
 
     def _note_new_partitions(self, assigned: Sequence[TopicPartition]) -> None:
-        """Record new partitions as the cause of an assignment that has some which the metadata does
-        not have yet."""
+        """Note as the cause of the rebalance that topics have new partitions, if the assignment has
+        partitions that the metadata does not have yet."""
         most = {tp.topic: tp.partition + 1 for tp in assigned}  # sorted: each topic's last remains
         known = self._cluster.metadata.partition_counts(most)
         for topic, count in most.items():
@@ -467,8 +459,9 @@ class Subscriber(Application):
         await apply_in_slices(session.delivery.release, partitions)
 
     def _commit_deadline(self, deadline: float) -> float:
-        """Return by when to commit before the deadline, or before the end of closing: even if the
-        coordinator cannot be reached, there must be time for the listener."""
+        """Return by when the last commit must end: even if the coordinator cannot be reached, there
+        must be time for the listener before the deadline, or before the end of closing. A commit
+        that begins late, or after the deadline, still gets half a second."""
         now = anyio.current_time()
         left = min(deadline, self._session.closing.leave_deadline) - now
         return now + max(left, 1.0) * _COMMIT_SHARE
@@ -519,13 +512,14 @@ class Subscriber(Application):
                 tp = partition_of(partition)
                 owned = session.delivery.owned.get(tp)
                 if offset is None or (owned is not None and owned.revoked):
-                    continue  # revoked while the callback ran: the next owner decides
+                    # No offset is chosen for it, or it was revoked while the callback ran.
+                    continue
                 session.seek(tp, offset)
             except KafkaGroupError as error:
                 session.errors.report(error)
 
 
-def _decoding(generation: GenerationInfo) -> tuple[Callable[[], Sequence[TopicPartition]], int]:
+def _decoding_job(generation: GenerationInfo) -> tuple[Callable[[], Sequence[TopicPartition]], int]:
     """Return the job that lists the assigned partitions, sorted, and its size in bytes as `run_job`
     counts them. The job raises: DecodeError."""
     topics = generation.topics

@@ -1,5 +1,5 @@
 """Follows the topics that a consumer requests: keeps their metadata current, finds those that match
-a pattern, and reports those that cannot be consumed. Acting on a change is the engine's part.
+a pattern, and reports those that cannot be consumed. The engine acts on the changes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ second, so the warning is logged within three."""
 _UNUSABLE_TOPIC_INTERVAL = 300.0
 """Seconds between two of these warnings."""
 
-_NAME_BYTES = 16
-"""The bytes of subscriptions that take as long to process as matching one topic."""
+_MATCH_COST = 16
+"""How long matching one topic takes, in the measure of `run_job`: as long as processing this number
+of bytes of subscriptions."""
 
 _NOTHING_TO_CONSUME = Problem(
     subject="waiting for records",
@@ -61,7 +62,7 @@ class TopicWatch:
     ) -> None:
         """`on_change` is called in a task after changes of the metadata, one call at a time."""
         self.pattern: re.Pattern[str] | None = None
-        """The pattern to subscribe by. The subscriber has it once the topics are listed."""
+        """The pattern to subscribe by. The subscriber gets it later, once the topics are listed."""
         self._session = session
         self._cluster = cluster
         self._subscriber = subscriber
@@ -75,6 +76,7 @@ class TopicWatch:
         self._changed = OneShotEvent()
         """Set when the requested topics or their metadata change."""
         self._is_metadata_new = False
+        """Whether the metadata has changed since `_follow` last checked it."""
         self._following = CoalescingTask(spawn, self._follow, "metadata watch")
         cluster.topics.follow(self._in_use)
 
@@ -92,7 +94,8 @@ class TopicWatch:
         """Follow the topics that match this pattern; return those that exist. Raises: what
         `refresh` raises."""
         self.pattern = pattern
-        # Before the list of topics is requested: it counts as the first of two.
+        # Before the list of topics is requested: this list counts as the first of the two that
+        # prove a topic to be new.
         self._new_partitions.subscribe(frozenset(), pattern)
         self._cluster.requests_all_topics = True
         await self.refresh()
@@ -120,7 +123,7 @@ class TopicWatch:
         if pattern is None or self._session.member.protocol.coordinator_assigns:
             return None
         matching = await self._matching(pattern)
-        # Others ran if a thread has matched many topics.
+        # If a thread has matched many topics, other tasks ran meanwhile.
         is_changed = pattern is self.pattern and matching != self._subscriber.topics
         return matching if is_changed else None
 
@@ -137,7 +140,7 @@ class TopicWatch:
                 and not (topic.internal and exclude_internal)
             )
 
-        return await run_job(self._cluster, match, _NAME_BYTES * len(topics))
+        return await run_job(self._cluster, match, _MATCH_COST * len(topics))
 
     def _requested(self) -> frozenset[str]:
         """Return the topics of the subscription and of the owned partitions."""
@@ -226,7 +229,8 @@ class TopicWatch:
                 troubles.succeeded(("topic", name), now)
 
     def report_nothing_to_consume(self) -> None:
-        """Report a poll with a time limit while nothing is subscribed or assigned."""
+        """Report a poll with a time limit while nothing is subscribed to or assigned. Without a
+        limit it raises an error instead."""
         self._cluster.troubles.failed("nothing to consume", self._clock(), _NOTHING_TO_CONSUME)
 
     def end_nothing_to_consume(self) -> None:

@@ -4,9 +4,9 @@ After an unclean election the position may point to other records: reading on wo
 without an error. Such a position needs validation: nothing is fetched from it until its leader has
 reported the end offset of the epoch of the last record read.
 
-Only its leader can tell that a position is not valid. Where the metadata contradicts a position, by
-another topic id or by an earlier leader epoch than that of a record that was read, the metadata may
-be old: it is requested again until both agree.
+Only the partition's leader can tell that a position is not valid. Where the metadata contradicts a
+position, by another topic id or by an earlier leader epoch than that of a record that was read, the
+metadata may be old: it is requested again until both agree.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ __all__ = ["Validation", "needs_validation"]
 
 logger = logging.getLogger(__name__)
 
-_CONSUMER = -1
-"""The replica id of a client that is not a replica."""
+_CONSUMER_REPLICA_ID = -1
+"""The replica id in the requests of a client, which is no replica."""
 
 _CONTRADICTION = "metadata contradicts positions"
-"""The key of the trouble."""
+"""The key under which `Troubles` has all contradictions."""
 
 _MAX_ATTEMPTS = 5
 """How often metadata is requested while its leader epoch is older than the position's. After that,
@@ -70,7 +70,7 @@ def needs_validation(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
     if topic is None:
         return False
     if owned.is_of_other_topic(topic.topic_id):
-        # While the leader serves the id of the position, it knows better than the metadata.
+        # If the leader serves the topic id of the position, the metadata is wrong: keep fetching.
         return owned.topic_evidence is not TopicEvidence.READ_BY_ID
     leader = topic.partitions.get(owned.tp.partition)
     return leader is not None and (
@@ -131,14 +131,14 @@ class Validation:
         """Whether positions may need validation that the task has not seen."""
         self._woken = OneShotEvent()
         self._clock = loop_clock()
-        self._is_contradicted = False
+        self._has_contradiction = False
         """Whether the metadata contradicted a position in the last round."""
         self._is_supported = True
         """Whether the brokers report the ends of epochs."""
 
     def can_validate(self, owned: OwnedPartition) -> bool:
-        """Return whether the leader can tell if the log was truncated below the position: the epoch
-        of the record before it is known."""
+        """Return whether the leader can tell if the log was truncated below the position: it
+        reports the ends of epochs, and the epoch of the record before the position is known."""
         leader = self._cluster.metadata.leader(owned.tp)
         is_known = owned.fetch_epoch >= 0 and leader is not None and leader.leader_epoch >= 0
         return is_known and self._is_supported
@@ -146,6 +146,7 @@ class Validation:
     def wake(self) -> None:
         """Validate again: there may be new positions, or a new leader."""
         owned = self._delivery.owned.values()
+        # Many partitions are looked at by the task, in slices: here they would block the loop.
         if are_many(owned) or self._unvalidated(owned):
             self._is_woken = True
             self._validating.ensure_running()
@@ -155,11 +156,11 @@ class Validation:
     async def _validate_all(self) -> None:
         pauses = RetryBackoff(self._cluster.options)
         while self._is_woken:
-            self._is_woken = self._is_contradicted = False
+            self._is_woken = self._has_contradiction = False
             unvalidated = await process_in_slices(self._unvalidated, self._delivery.owned.values())
             for some in slices(self._due(unvalidated)):
                 await self._validate(some)
-            if not self._is_contradicted:
+            if not self._has_contradiction:
                 self._cluster.troubles.succeeded(_CONTRADICTION, self._clock())
             if not unvalidated:
                 continue
@@ -173,7 +174,7 @@ class Validation:
         self._cluster.troubles.succeeded(_CONTRADICTION, self._clock())
 
     def _due(self, unvalidated: Iterable[OwnedPartition]) -> list[OwnedPartition]:
-        """Return those that are not refused, or were refused long enough ago."""
+        """Return those whose last request was not refused, or may be repeated by now."""
         now = self._clock()
         return [o for o in unvalidated if o.look_up_at <= now]
 
@@ -230,12 +231,12 @@ class Validation:
             cause=cause,
             advice="check that the brokers agree on its id and its leaders",
         )
-        self._is_contradicted = True
+        self._has_contradiction = True
         self._cluster.troubles.failed(_CONTRADICTION, anyio.current_time(), problem)
 
     async def _request_topic_id(self, owned: OwnedPartition) -> None:
-        """Ask the leader itself for the id of the topic. Brokers before 3.1 are fetched from by
-        name, and would serve another topic at the position."""
+        """Ask the leader itself for the id of the topic. A broker before 3.1 is fetched from by
+        topic name, so it would serve the records of a recreated topic at the position."""
         name, topic_id = owned.tp.topic, owned.topic_id
         request = MetadataRequest(
             topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=False
@@ -270,7 +271,7 @@ class Validation:
             await self._refresh()
             return
         except UnsupportedVersionError:
-            # A broker before 2.0 does not report this: the positions count as valid.
+            # A broker before 2.0 does not report the ends of epochs: the positions count as valid.
             self._is_supported = False
             for request in requests.values():
                 request.owned.checked_epoch = request.leader_epoch
@@ -371,7 +372,7 @@ def _request(requests: dict[TopicPartition, _EpochRequest]) -> OffsetForLeaderEp
             )
         )
     return OffsetForLeaderEpochRequest(
-        replica_id=_CONSUMER,
+        replica_id=_CONSUMER_REPLICA_ID,
         topics=tuple(
             OffsetForLeaderTopic(topic=topic, partitions=tuple(partitions))
             for topic, partitions in by_topic.items()

@@ -1,9 +1,9 @@
 """Commit and fetch a group's offsets, on the main connection to the coordinator, where no JoinGroup
 in its purgatory delays them.
 
-The sets of error codes below define how each code is handled; a code in none of them is permanent.
-A commit succeeds or fails as a whole; a look-up has a result for each partition. The caller sends
-one commit at a time: see `committer`.
+The sets of codes in `wire.error_codes` define which errors are retried; the others are permanent. A
+commit succeeds or fails as a whole; a look-up has a result for each partition. The caller sends
+one commit at a time: see `runtime.consume.committer`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ logger = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
+_COMMITTING = "committing"
 _READING = "reading"
+"""The kinds of requests whose failures are reported to `Troubles`, as its messages name them."""
 
 _PENDING_TRANSACTION = (
     "a producer has a transaction open that commits these offsets: check that it is alive; the"
@@ -88,8 +90,9 @@ _RECHECK_INTERVAL = 1.0
 _LEAST_TIMEOUT = 1.0
 """Seconds for a commit, however close its deadline is."""
 
-_MAX_ATTEMPTS = 5
-"""How often in a row a topic may be unknown: not all brokers know a new topic at once."""
+_MAX_UNKNOWN = 5
+"""How many times in a row a topic must be unknown before that is an error: not all brokers know a
+new topic at once."""
 
 
 @define
@@ -124,8 +127,8 @@ class GroupOffsets:
     ) -> None:
         """A failed commit is retried `max_retries` times; None: until its timeout. The first pause
         takes `backoff` seconds; None: the cluster's `retry_backoff`."""
-        self._asked: Node | None = None
-        """The coordinator that the last request was for."""
+        self._last_coordinator: Node | None = None
+        """The coordinator that was found for the last request."""
         self._cluster = cluster
         self._group_id = group_id
         self._max_retries = max_retries
@@ -137,7 +140,7 @@ class GroupOffsets:
         self._unanswered: set[TopicPartition] = set()
         """The partitions of commits without a response, which the coordinator may still execute."""
         self._refreshed_at = float("-inf")
-        """When the metadata was last refreshed for such a topic."""
+        """When `refresh_metadata` was last called, on the loop's clock."""
 
     @property
     def coordinator(self) -> Node | None:
@@ -145,18 +148,18 @@ class GroupOffsets:
         return self._cluster.coordinators.known(self._group_id)
 
     def invalidate_coordinator(self) -> None:
-        """Look the coordinator up again before the next request, unless another one than that of
-        the last request was found since."""
-        self._cluster.coordinators.invalidate(self._group_id, node=self._asked)
+        """Have the coordinator looked up again before the next request, unless another request has
+        found a new one since."""
+        self._cluster.coordinators.invalidate(self._group_id, node=self._last_coordinator)
 
     def forget_cluster(self) -> None:
-        """Forget what is of the earlier cluster: another one is adopted."""
+        """Forget which topics and commits failed in the earlier cluster: another one is adopted."""
         self._deleted_counts.clear()
         self._unanswered.clear()
 
     async def connect(self) -> None:
-        """Connect to the coordinator. For while the member joins, so that looking up its positions
-        takes fewer round trips; a request tries again what fails here."""
+        """Connect to the coordinator while the member joins, so that looking up its positions takes
+        fewer round trips. A failure is ignored: the first request connects again."""
         with suppress(_Retry, BrokerError, *RETRIED_ERRORS):
             await (await self._coordinator()).ready()
 
@@ -233,11 +236,11 @@ class GroupOffsets:
                     acknowledged = await send(deadline)
                 except _Retry as again:
                     last = again.error
-                    self._report_failure("committing", again.error)
+                    self._report_failure(_COMMITTING, again.error)
                     topic = await self._find_deleted_topic(again.error, offsets, ids)
                     if topic is None:
                         self._reset_deleted_counts(offsets, ids)
-                    elif self._count_deleted(topic, ids) >= _MAX_ATTEMPTS:
+                    elif self._count_deleted(topic, ids) >= _MAX_UNKNOWN:
                         raise self._deleted_error(topic, ids) from None
                 except RETRIED_ERRORS as error:
                     self._cluster.logins.raise_suspended()
@@ -245,7 +248,7 @@ class GroupOffsets:
                     last = error
                 else:
                     self._reset_deleted_counts(offsets, ids)
-                    self._report_success("committing")
+                    self._report_success(_COMMITTING)
                     return await self._commit_once_more(send, acknowledged, deadline)
         if last is not None and not isinstance(last, RequestTimeoutError):
             raise last
@@ -278,9 +281,7 @@ class GroupOffsets:
         """Return the topics that were deleted or recreated, as earlier commits have found. The
         metadata is refreshed for them once a second at most, and not beyond the deadline."""
         keys = {topic: (topic, ids.get(topic, NO_ID)) for topic in topics}
-        deleted = {
-            t for t, key in keys.items() if self._deleted_counts.get(key, 0) >= _MAX_ATTEMPTS
-        }
+        deleted = {t for t, key in keys.items() if self._deleted_counts.get(key, 0) >= _MAX_UNKNOWN}
         if deleted and anyio.current_time() >= self._refreshed_at + _RECHECK_INTERVAL:
             with anyio.CancelScope(deadline=deadline):
                 await self.refresh_metadata(deleted)
@@ -354,8 +355,8 @@ class GroupOffsets:
         slow: set[Address],
         deadline: float,
     ) -> Offsets:
-        """Send one commit; return its offsets. `slow`: the brokers that have not answered in time,
-        to be added to; `deadline`: of all attempts."""
+        """Send one commit; return its offsets. `slow`: the brokers that did not answer an attempt
+        in time, to which this adds; `deadline`: that of all attempts."""
         broker = await self._coordinator()
         # Also waits while the broker throttles: the checks below must directly precede the request.
         await broker.ready()
@@ -369,8 +370,8 @@ class GroupOffsets:
                 f" generation {identity.generation_id}; the next owner of the partition starts at"
                 " the last commit that succeeded"
             )
-        # A connection may be dead, without a word. A broker that has not answered over one may be
-        # slow: it gets what is left.
+        # The connection may be dead without a sign, so an attempt gets a part of the time. If the
+        # broker did not answer in that part, it may be slow: now it gets all the time that is left.
         ends_at = deadline if broker.address in slow else part_until(deadline)
         sent_at = anyio.current_time()
         try:
@@ -382,7 +383,8 @@ class GroupOffsets:
                 offsets,
                 group_instance_id=identity.group_instance_id,
                 topic_ids=topic_ids,
-                # At the deadline the caller cancels it: a timeout would close the connection.
+                # Not less, even if the deadline is closer: a timeout closes the connection. At the
+                # deadline the caller cancels the request.
                 timeout=min(
                     max(ends_at - sent_at, _LEAST_TIMEOUT), self._cluster.options.request_timeout
                 ),
@@ -408,6 +410,7 @@ class GroupOffsets:
     def _check_commit(
         self, response: OffsetCommitResponse, offsets: Iterable[TopicPartition]
     ) -> None:
+        """Raises: the error of the first partition that has one."""
         unanswered = set(offsets)
         for topic in response.topics:
             for partition in topic.partitions:
@@ -430,24 +433,17 @@ class GroupOffsets:
                     )
                 if code == ErrorCode.FENCED_INSTANCE_ID:
                     raise FencedError(f"{where}: another member took this group_instance_id")
-                self._raise_error(code, where, "READ", topic.name)
+                self._note_coordinator_moved(code)
+                error = self._error(code, where, "READ", topic.name)
+                raise _Retry(error) if code in RETRIED_COMMITS else error
         if unanswered:
             raise RemoteProtocolError(f"the coordinator did not answer for {min(unanswered)}")
-
-    def _raise_error(self, code: int, what: str, operation: str, topic: str | None = None) -> None:
-        error = self._error(code, what, operation, topic)
-        raise _Retry(error) if self._is_retriable(code) else error
 
     def _error(self, code: int, what: str, operation: str, topic: str | None) -> BrokerError:
         group = self._group_id
         return broker_error(
             code, f"{what} of group {group!r}", operation=operation, topic=topic, group=group
         )
-
-    def _is_retriable(self, code: int) -> bool:
-        """Return whether a retry may succeed; invalidate a coordinator that has moved."""
-        self._note_coordinator_moved(code)
-        return code in RETRIED_COMMITS
 
     def _note_coordinator_moved(self, code: int) -> None:
         if code in COORDINATOR_MOVED:
@@ -544,7 +540,7 @@ class GroupOffsets:
                 found.offsets[tp] = committed_offset(data)
                 continue
             error = self._error(code, f"reading the offset of {tp}", "DESCRIBE", tp.topic)
-            if code in ABSENT and times < _MAX_ATTEMPTS:
+            if code in ABSENT and times < _MAX_UNKNOWN:
                 unknown[tp] = times
             elif code in ABSENT or code not in RETRIED_LOOK_UPS:
                 found.errors[tp] = error
@@ -560,8 +556,8 @@ class GroupOffsets:
         return found
 
     def _report_failure(self, what: str, error: BrokerError | RemoteProtocolError) -> None:
-        """Report a request that is retried. A connection reports a coordinator that does not
-        respond."""
+        """Report a failed request that is retried. Not one without a response: the connection
+        reports that."""
         problem = Problem(
             subject=f"{what} offsets of group {self._group_id}",
             cause=str(error),
@@ -587,7 +583,7 @@ class GroupOffsets:
 
     async def _coordinator(self) -> BrokerClient:
         try:
-            self._asked = node = await self._cluster.coordinators.find(self._group_id)
+            self._last_coordinator = node = await self._cluster.coordinators.find(self._group_id)
         except BrokerError as error:
             if error.retriable:
                 raise _Retry(error) from None

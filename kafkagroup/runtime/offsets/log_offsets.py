@@ -19,16 +19,16 @@ from kafkagroup.types import OffsetAndTimestamp, TopicPartition
 from kafkagroup.wire.error_codes import FetchAction, fetch_action
 from kafkagroup.wire.messages.offsets import ListOffsetsResponse
 
-__all__ = ["Found", "LogOffsets"]
+__all__ = ["ListedOffsets", "LogOffsets"]
 
 logger = logging.getLogger(__name__)
 
 _MAX_UNKNOWN = 5
-"""How often in a row a partition may be unknown before that is an error."""
+"""How many times a partition may be unknown before that is an error."""
 
 
 @define
-class Found:
+class ListedOffsets:
     """The result of one round of ListOffsets requests."""
 
     offsets: dict[TopicPartition, OffsetAndTimestamp] = field(factory=dict)
@@ -56,21 +56,21 @@ class LogOffsets:
             raise error
         return found.offsets
 
-    async def each(self, timestamps: Mapping[TopicPartition, int]) -> Found:
-        """As `at`, with the error of each partition instead of an exception."""
+    async def each(self, timestamps: Mapping[TopicPartition, int]) -> ListedOffsets:
+        """As `at`, but return the errors of partitions instead of raising the first one."""
         return await self._request_all(timestamps, collect_errors=True)
 
     async def _request_all(
         self, timestamps: Mapping[TopicPartition, int], *, collect_errors: bool
-    ) -> Found:
+    ) -> ListedOffsets:
         with self._cluster.topics.during(tp.topic for tp in timestamps):
             return await self._request_until_found(timestamps, collect_errors=collect_errors)
 
     async def _request_until_found(
         self, timestamps: Mapping[TopicPartition, int], *, collect_errors: bool
-    ) -> Found:
+    ) -> ListedOffsets:
         pauses = RetryBackoff(self._cluster.options)
-        found = Found()
+        found = ListedOffsets()
         unknown: Counter[TopicPartition] = Counter()
         while missing := {
             tp: at
@@ -107,12 +107,12 @@ class LogOffsets:
                 errors[tp] = error
         return errors
 
-    async def request_once(self, timestamps: Mapping[TopicPartition, int]) -> Found:
+    async def request_once(self, timestamps: Mapping[TopicPartition, int]) -> ListedOffsets:
         """Send one round of requests; refresh the metadata when a leader has moved.
 
-        Raises: NoBrokersAvailableError.
+        Raises: what `Cluster.refresh` raises.
         """
-        found = Found()
+        found = ListedOffsets()
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for tp, timestamp in timestamps.items():
             leader = self._cluster.metadata.leader(tp)
@@ -145,7 +145,10 @@ class LogOffsets:
         return found
 
     def _parse(
-        self, response: ListOffsetsResponse, requested: Mapping[TopicPartition, int], found: Found
+        self,
+        response: ListOffsetsResponse,
+        requested: Mapping[TopicPartition, int],
+        found: ListedOffsets,
     ) -> bool:
         """Sort a response into `found`; return whether metadata is stale."""
         stale, troubles = False, self._cluster.troubles

@@ -1,7 +1,7 @@
 """OffsetCommit and OffsetFetch, by topic name or by topic id. Responses always have names.
 
-With `topic_ids`, which then has all the topics, a broker of 4.1 or later takes topics by id: it
-refuses the offsets of a topic that was deleted and recreated.
+With `topic_ids`, which must have the ids of all topics, a request to a broker of 4.1 or later names
+topics by id. The broker then refuses the offsets of a topic that was deleted and recreated.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ async def fetch_offsets(
 ) -> OffsetFetchResponse:
     """Return a group's committed offsets, of some partitions or (None) of all.
 
-    With `member`, its id and epoch, a broker of 4.0 or later refuses a member that is not in the
-    group (KIP-848) with that epoch."""
+    `member`: the id and epoch of a member under KIP-848. A broker of 4.0 or later refuses the
+    request unless the group has that member with that epoch."""
     ids = topic_ids or {}
     topics = None
     if partitions is not None:
