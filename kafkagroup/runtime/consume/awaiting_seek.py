@@ -29,7 +29,8 @@ class AwaitingSeek:
         self._reporting.ensure_running()
 
     async def _report_all(self) -> None:
-        """Report them as one problem: if a group is denied, all its partitions fail."""
+        """Report them as one problem: without a reset policy, all partitions of a new group wait
+        for a seek."""
         while found := self._delivery.awaiting_seek():
             first, error = min(found, key=lambda item: item[0].tp)
             others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

@@ -27,7 +27,7 @@ class Batches(KeyValueGeneric[K_co, V_co]):
     async def __anext__(self) -> Batch[K_co, V_co]:
         try:
             return await self._wait()
-        except NotStartedError:
+        except NotStartedError:  # a ClosedError, but a mistake of the application
             raise
         except ClosedError:
             raise StopAsyncIteration from None

@@ -119,7 +119,8 @@ class Engine(FetchControl):
         self._session.bind_logins(self._cluster.logins)
         if self._options.group_id is not None and self._options.enable_auto_commit:
             session = self._session
-            # While an ACL is missing, each auto-commit would raise it.
+            # As a refusal, which is raised once a minute: while an ACL is missing, each auto-commit
+            # fails.
             report = partial(session.errors.report_refusal, about="auto-commit")
             self._spawn(partial(session.committer.auto_commit, report), "auto-commit")
 
@@ -316,7 +317,8 @@ class Engine(FetchControl):
             await pauses.wait()
 
     def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
-        """Forget the positions in the earlier cluster, at once: rejoin, and look them up anew."""
+        """Forget the positions in the earlier cluster at once. Then rejoin, and look up positions
+        in the adopted one."""
         session, delivery = self._session, self._delivery
         reason = f"cluster {change.found} was adopted"
         self.new_partitions.forget_cluster()

@@ -125,7 +125,7 @@ class ResponseHandler:
                 ends[tp] = data.last_stable_offset if committed_only else data.high_watermark
             if (owned := fetch.find(tp)) is None:
                 continue
-            # `FetchInFlight` says why: the earlier request may have gone to a former leader.
+            # The earlier of two requests may have gone to a former leader, see `fetch_in_flight`.
             if data.error_code and not fetch.is_latest(owned):
                 continue
             # KIP-951: an error that names the new leader needs no metadata request.

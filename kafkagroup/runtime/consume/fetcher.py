@@ -146,9 +146,10 @@ class Fetcher:
         self._wake_count += 1
         # Not here but in a task, once for many calls: an application that seeks in a thousand
         # partitions would cause a thousand checks of all partitions.
-        self._check_partitions()
+        self._request_check()
 
-    def _check_partitions(self) -> None:
+    def _request_check(self) -> None:
+        """Have `_start_fetches` check all partitions, once more if it already runs."""
         self._is_woken = True
         self._starting.ensure_running()
 
@@ -294,7 +295,7 @@ class Fetcher:
         key = (node.node_id, lane)
         self._long_polls[key] = fetch
         if wake_count != self._wake_count or len(ready) < chosen:
-            self._check_partitions()  # earlier checks did not know what this long poll leaves out
+            self._request_check()  # earlier checks did not know what this long poll leaves out
 
         def process(response: FetchResponse) -> Processing:
             del self._long_polls[key]

@@ -132,7 +132,7 @@ class Leader:
         size += _PARTITION_COST * sum(self._partition_counts.values())
         loads = await self._loads()
         if not any(assignor is known for known in _THREAD_SAFE):
-            size = 0  # whatever its size, the job runs in the event loop
+            size = 0  # so that the jobs run in the event loop
         spec = await run_job(
             self._cluster,
             partial(
@@ -275,19 +275,19 @@ def _member(
     instance_id: str | None,
 ) -> MemberSpec:
     """Return a member as its subscription and its assignor's user data describe it."""
-    claims = read_user_data(assignor, subscription.user_data)
+    decoded = read_user_data(assignor, subscription.user_data)
     owned, generation = subscription.owned, subscription.generation
-    if claims.owned is not None:
-        owned, generation = claims.owned, claims.generation
+    if decoded.owned is not None:
+        owned, generation = decoded.owned, decoded.generation
     elif generation < 0:
-        generation = claims.generation  # subscriptions before version 2 do not have it
+        generation = decoded.generation  # subscriptions before version 2 do not have it
     return MemberSpec(
         topics=topics,
         instance_id=instance_id,
         rack=subscription.rack,
         owned=owned,
         generation=generation,
-        capacity=claims.capacity,
+        capacity=decoded.capacity,
         user_data=subscription.user_data,
     )
 
@@ -332,10 +332,10 @@ def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:
     The user's own assignors may do so."""
     from kafkagroup.assign.check import newest_claims  # large, and only leaders compute
 
-    claims = newest_claims(spec)
+    claimants = newest_claims(spec)
     for member, partitions in assignment.items():
         for tp in partitions:
-            if others := [other for other in claims.get(tp, ()) if other != member]:
+            if others := [other for other in claimants.get(tp, ()) if other != member]:
                 raise ConfigurationError(
                     f"assignor {name!r} hands {tp} over to {member} while {others[0]} owns it;"
                     " a cooperative assignor leaves it out for one round"

@@ -104,7 +104,7 @@ class Positions:
                 await self._look_up(due)
             except RETRIED_ERRORS as error:
                 logger.info("positions: %s", error)
-            # If any was neither found nor refused, the request failed: pause before the next one.
+            # Where a position was neither found nor refused, the request failed or must be retried.
             left = await process_in_slices(self._needing_position, due)
             if any(o.look_up_at <= now for o in left):
                 await pauses.wait()
@@ -254,6 +254,7 @@ class Positions:
             logger.info("%s: start of %s (%s): %s", name, count, reason, starts)
 
     def _start(self, owned: OwnedPartition, offset: int, topic_ids: Mapping[str, UUID]) -> None:
+        """Start at an offset that the leader has reported. `topic_ids`: as before the request."""
         is_new = self._starts_new(owned)
         self._refusals.end(owned)
         failures = owned.attempts, owned.retry_at

@@ -18,7 +18,7 @@ current one, and an earlier one that was revoked or dropped and whose thread has
 
 class Preparation:
     """Prepares the batch that a session delivers next. The caller waits for `session.changed`, and
-    may stop waiting at any time: the job goes on for the next caller."""
+    may stop waiting at any time: the job continues for the next caller."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -93,4 +93,4 @@ def _trio_task() -> Any:
 def _has_ended(task: Any) -> bool:
     if isinstance(task, asyncio.Future):
         return task.done()
-    return task.coro.cr_frame is None  # trio's tasks have no method that says so
+    return task.coro.cr_frame is None  # trio's tasks have no method for this

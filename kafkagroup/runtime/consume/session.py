@@ -171,7 +171,8 @@ class Session:
     def note_lost(self, partitions: Collection[TopicPartition], reason: str) -> None:
         """Note partitions before they are released against the application's will."""
         self.committer.note_lost(partitions, reason)
-        # The next record must be delivered by `Reader.next`, which tells the committer of the poll.
+        # The next record must be delivered by `Reader.next`, which notifies the committer of the
+        # poll.
         self.permit.end()
 
     def seek(self, tp: TopicPartition, offset: int) -> None:

@@ -153,7 +153,8 @@ class TopicWatch:
     # ------------------------------------------------------------ the metadata
 
     async def run(self) -> None:
-        """Refresh the metadata whenever it is due, and report what it has of requested topics."""
+        """Refresh the metadata whenever it is due, and report requested topics that cannot be
+        consumed."""
         most = self._session.options.metadata_max_age
         requested_at = anyio.current_time()
         while True:
@@ -194,8 +195,8 @@ class TopicWatch:
         self._changed.set()
 
     def _report_denied(self) -> None:
-        """Report once each requested topic whose authorization is denied: the application would
-        otherwise wait for its records in vain."""
+        """Report once each requested topic whose authorization is denied: otherwise the application
+        would wait for its records without knowing why none arrive."""
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         topics = self._cluster.metadata.topics
         denied = frozenset(

@@ -70,7 +70,7 @@ def needs_validation(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
     if topic is None:
         return False
     if owned.is_of_other_topic(topic.topic_id):
-        # If the leader serves the topic id of the position, the metadata is wrong: keep fetching.
+        # If the leader serves the topic id of the position, the metadata is old: keep fetching.
         return owned.topic_evidence is not TopicEvidence.READ_BY_ID
     leader = topic.partitions.get(owned.tp.partition)
     return leader is not None and (
@@ -183,6 +183,8 @@ class Validation:
         return [o for o in owned if needs_validation(metadata, o) or _is_contradicted(metadata, o)]
 
     async def _validate(self, found: Sequence[OwnedPartition]) -> None:
+        """Request what is missing to validate these positions: the metadata, the ids of topics, and
+        the end offsets of epochs."""
         metadata = self._cluster.metadata
         # If there are many, other tasks ran since these were found.
         unvalidated = self._unvalidated(found)

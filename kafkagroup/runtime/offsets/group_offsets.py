@@ -190,7 +190,7 @@ class GroupOffsets:
         to send now, of the same partitions.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
-        FencedError, BrokerError, AuthenticationError, TransportError.
+        FencedError, BrokerError, AuthenticationError, TransportError, RemoteProtocolError.
         """
         # The ids of the positions are used even if metadata has another id or none: offsets of a
         # deleted topic must not be committed to a new topic of the same name.
@@ -218,10 +218,11 @@ class GroupOffsets:
     async def _commit_with_retries(
         self,
         send: Callable[[float], Awaitable[Offsets]],
-        offsets: Iterable[TopicPartition],
+        partitions: Collection[TopicPartition],
         ids: Mapping[str, UUID],
         deadline: float,
     ) -> Offsets:
+        """Call `send` until it succeeds, as `commit` describes; return its result."""
         called_at = anyio.current_time()
         last: Exception | None = None
         pauses = self.pauses()
@@ -237,9 +238,9 @@ class GroupOffsets:
                 except _Retry as again:
                     last = again.error
                     self._report_failure(_COMMITTING, again.error)
-                    topic = await self._find_deleted_topic(again.error, offsets, ids)
+                    topic = await self._find_deleted_topic(again.error, partitions, ids)
                     if topic is None:
-                        self._reset_deleted_counts(offsets, ids)
+                        self._reset_deleted_counts(partitions, ids)
                     elif self._count_deleted(topic, ids) >= _MAX_UNKNOWN:
                         raise self._deleted_error(topic, ids) from None
                 except RETRIED_ERRORS as error:
@@ -247,7 +248,7 @@ class GroupOffsets:
                     self.invalidate_coordinator()
                     last = error
                 else:
-                    self._reset_deleted_counts(offsets, ids)
+                    self._reset_deleted_counts(partitions, ids)
                     self._report_success(_COMMITTING)
                     return await self._commit_once_more(send, acknowledged, deadline)
         if last is not None and not isinstance(last, RequestTimeoutError):
@@ -317,14 +318,14 @@ class GroupOffsets:
     async def _find_deleted_topic(
         self,
         error: BrokerError,
-        offsets: Iterable[TopicPartition],
+        partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, UUID],
     ) -> str | None:
         """Return a deleted or recreated topic, if the error is an unknown topic; None if all exist.
 
         A topic may exist although the coordinator does not know it yet.
         """
-        topics = {tp.topic for tp in offsets}
+        topics = {tp.topic for tp in partitions}
         if error.code not in ABSENT or not await self.refresh_metadata(topics):
             return None
         for topic in sorted(topics):
@@ -333,9 +334,9 @@ class GroupOffsets:
         return None
 
     def _reset_deleted_counts(
-        self, offsets: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> None:
-        for topic in {tp.topic for tp in offsets}:
+        for topic in {tp.topic for tp in partitions}:
             self._deleted_counts.pop((topic, topic_ids.get(topic, NO_ID)), None)
 
     def _count_deleted(self, topic: str, topic_ids: Mapping[str, UUID]) -> int:
@@ -408,10 +409,10 @@ class GroupOffsets:
         return offsets
 
     def _check_commit(
-        self, response: OffsetCommitResponse, offsets: Iterable[TopicPartition]
+        self, response: OffsetCommitResponse, partitions: Iterable[TopicPartition]
     ) -> None:
         """Raises: the error of the first partition that has one."""
-        unanswered = set(offsets)
+        unanswered = set(partitions)
         for topic in response.topics:
             for partition in topic.partitions:
                 tp = TopicPartition(topic.name, partition.partition_index)
