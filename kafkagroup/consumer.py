@@ -820,7 +820,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             session.history.metrics(session.clock(), session.member.driver, self.loop_delay),
             assigned_partitions=sum(not one.revoked for one in owned),
             lag={one.tp: lag for one in owned if not one.revoked and (lag := one.lag) is not None},
-            skipped_records=0 if conversion is None else conversion.skipped,
+            skipped_records=0 if conversion is None else conversion.skipped_count,
             buffered_bytes=sum(one.buffered_bytes for one in owned),
             fetching_bytes=engine.fetching_bytes,
         )

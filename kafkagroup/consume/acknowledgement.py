@@ -1,7 +1,7 @@
 """The acknowledgement policy: when what was delivered counts as processed.
 
-Only here does a poll of the application mean that. This file is compiled, with the types in
-`acknowledgement.pxd`, where a compiler is available.
+No other module takes a poll of the application for an acknowledgement. This file is compiled, with
+the types in `acknowledgement.pxd`, where a compiler is available.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ __all__ = ["SequentialPolling"]
 
 
 class SequentialPolling:
-    """What was delivered is in flight until the application polls again, or commits. Of each
-    partition it is one delivery."""
+    """What was delivered is in flight until the application polls again, or commits. All records of
+    a partition that are in flight are one delivery of its `Progress`."""
 
     def __init__(self) -> None:
         self.is_held = False
-        """Whether nothing is complete: a transaction collects records by several polls, and
+        """Whether `complete` has no effect: a transaction collects records by several polls, and
         completes them at its end."""
         self._first: OwnedPartition | None = None
         """A partition with records in flight; None for none."""
         self._others: tuple[OwnedPartition, ...] = ()
-        """The others. Mostly there are none: a tuple of one would be allocated for each record."""
+        """The other partitions with records in flight. Mostly there are none: a tuple of one would
+        be allocated for each record."""
 
     def begin(self, owned: OwnedPartition) -> None:
-        """Note that records are delivered from the position on, before it is advanced."""
+        """Note that the records from the position on are delivered. Call it before the position is
+        advanced past them."""
         if self._first is None:
             self._first = owned
         elif owned is not self._first and owned not in self._others:
             self._others = (*self._others, owned)
-        if owned.oldest == 0:
-            Progress.begin(owned)
+        if owned.oldest == 0:  # `Progress` has no delivery of it in flight yet
+            Progress.begin(owned)  # not `owned.begin()`: see `progress.pxd`
 
     def complete(self) -> None:
         """Note that the application polls or commits: it has processed what was delivered."""

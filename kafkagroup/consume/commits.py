@@ -1,8 +1,8 @@
 """Offsets to commit, each with the assignment that it belongs to.
 
-The coordinator refuses the commit of an earlier generation, but a client that takes the generation
-when it sends would commit, in the new one, what an application determined in the earlier one: it
-would undo the commits of the members in between.
+The coordinator refuses the commit of an earlier generation. But a client that reads its generation
+only when it sends would commit, in the new generation, offsets that an application determined in an
+earlier one: it would undo the commits of the members in between.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Commit:
 
     @property
     def newest(self) -> OffsetAndMetadata:
-        """The offset to send now."""
+        """The offset to send now: of an automatic commit, what is processed by now."""
         processed = self.owned.to_commit() if self.is_automatic else None
         if processed is None or processed.offset <= self.offset.offset:
             return self.offset
         return evolve(processed, metadata=self.offset.metadata)
 
     def is_assigned(self, owned: Mapping[TopicPartition, OwnedPartition]) -> bool:
-        """Return whether the assignment lasts, and the position is in the same topic."""
-        one = self.owned
-        return owned.get(one.tp) is one and not one.is_recreated(self.topic_id)
+        """Return whether the assignment still lasts, as `owned` has it, and the position is not of
+        a topic that was deleted and recreated."""
+        return owned.get(self.tp) is self.owned and not self.owned.is_recreated(self.topic_id)
 
     @property
     def is_below_floor(self) -> bool:

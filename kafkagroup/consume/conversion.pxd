@@ -7,7 +7,7 @@ from kafkagroup._record cimport Record
 @cython.final
 cdef class Conversion:
     cdef public bint suspends
-    cdef public Py_ssize_t skipped
+    cdef public Py_ssize_t skipped_count
     cdef object _key_deserializer
     cdef object _value_deserializer
     cdef object _on_error

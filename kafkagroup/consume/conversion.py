@@ -50,12 +50,13 @@ class Conversion:
             value_deserializer
         )
         """Whether `later` has to convert every record."""
-        self.skipped = 0
+        self.skipped_count = 0
         """How many records were skipped."""
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._on_error = on_error
         self._handler_suspends = _is_coroutine_function(on_error)
+        """Whether the error handler must be awaited."""
         # The types of the last key and value. Neither is awaitable, so equal types need no check.
         self._key_type: type = type(None)
         self._value_type: type = type(None)
@@ -74,7 +75,8 @@ class Conversion:
     def now(self, record: Record) -> Record | Outcome:
         """Convert a record in place, if nothing must be awaited; else the record is unchanged.
 
-        Raises: DeserializationError, what the error handler raised.
+        Raises: DeserializationError; what the error handler raised; ConfigurationError if it
+        returned something other than a record or None.
         """
         if self.suspends:
             return SUSPENDS
@@ -138,11 +140,13 @@ class Conversion:
         return self._outcome_of(result)
 
     def _set_converted(self, record: Record, key: object, value: object) -> Record:
+        # A method, because Cython cannot set the C fields of a record in a coroutine.
         record._key = key
         record._value = value
         return record
 
     def _failed(self, error: DeserializationError) -> Record | Outcome:
+        """Act on a failed deserializer by the policy, without waiting. Raises: as `now`."""
         handler = self._on_error
         if handler == "skip":
             logger.warning("skipped a record: %s", error)
@@ -164,7 +168,7 @@ class Conversion:
     def _outcome_of(self, result: object) -> Record | Outcome:
         """Return the outcome for a record whose deserializer failed, by the handler's result."""
         if result is None:
-            self.skipped += 1
+            self.skipped_count += 1
             return SKIPPED
         if isinstance(result, Record):
             return result
@@ -190,7 +194,7 @@ def _is_coroutine_function(function: object) -> bool:
     return inspect.iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004
 
 
-def _close(made: Any) -> None:
+def _close(value: Any) -> None:
     """Close a coroutine that is not awaited: Python would warn of it."""
-    if inspect.iscoroutine(made):
-        made.close()
+    if inspect.iscoroutine(value):
+        value.close()

@@ -18,14 +18,14 @@ cdef class Delivery:
     cdef object _round_robin
     cdef Progress _current
     cdef object _batch
-    cdef RecordReader _records
+    cdef RecordReader _reader
     cdef Record _converting
     cdef object _conversion_error
     cdef public object unconverted
     cdef object _converted
     cdef object _error_after_converted
     cdef tuple _deferred_error
-    cdef public object heavy
+    cdef public object unprepared
     cdef bint _lazy
     cdef bint _views
 
@@ -37,6 +37,6 @@ cdef class Delivery:
     cdef Record _read_converted(self, Progress owned)
     cdef Record _next_raw(self)
     cdef Progress _open_batch(self)
-    cdef _read_unconverted(self, Progress owned, Py_ssize_t max_records)
-    @cython.locals(records=RecordReader, undecoded=RecordReader)
+    cdef _read_many_raw(self, Progress owned, Py_ssize_t max_records)
+    @cython.locals(reader=RecordReader, undecoded=RecordReader)
     cdef _read_undecoded(self, Progress owned, Py_ssize_t max_records)

@@ -46,8 +46,8 @@ class Batch(KeyValueGeneric[K_co, V_co]):
     ```
     """
 
-    # Compiled, and without deserializers, the records are checked and counted, and decoded one at a
-    # time during iteration.
+    # Without deserializers, if this file is compiled or the batch is for Arrow, records are only
+    # checked and counted, and decoded during iteration.
     __slots__ = ("_count", "_partition", "_records", "_topic", "_undecoded")
     __match_args__ = ("topic", "partition", "records")
 
@@ -59,6 +59,7 @@ class Batch(KeyValueGeneric[K_co, V_co]):
         self._records: tuple[TypedRecord[K_co, V_co], ...] | None = records
         """None until they are decoded."""
         self._undecoded: RecordReader | None = None
+        """Decodes the records; None for a batch that was made of decoded ones."""
         self._count = len(records)
 
     @classmethod
@@ -87,7 +88,7 @@ class Batch(KeyValueGeneric[K_co, V_co]):
 
     @property
     def records(self) -> tuple[TypedRecord[K_co, V_co], ...]:
-        """At least one, by ascending offset, with gaps where the log has them."""
+        """The records, at least one, by ascending offset, with gaps where the log has them."""
         if self._records is None:
             self._records = tuple(self)
         return self._records
@@ -145,6 +146,7 @@ class Delivery:
         self.acknowledgement = SequentialPolling()
         self.conversion = conversion
         self._views = views
+        """Whether keys and values are memoryviews of the batch, not bytes."""
         self._lazy = COMPILED and conversion is None
         """Whether batches are decoded during iteration only. That reads the bytes twice, which is
         slower if this file is not compiled."""
@@ -157,8 +159,8 @@ class Delivery:
         self._current: OwnedPartition | None = None
         self._batch: RecordBatch | None = None
         """The open batch, of the current partition."""
-        self._records: RecordReader | None = None
-        """Reads the open batch; None for a control batch or a hidden one."""
+        self._reader: RecordReader | None = None
+        """Reads the open batch; None for a control batch, or one of an aborted transaction."""
         self._converting: Record | None = None
         """The record of the open batch that is being converted. If its deserializer fails, it stays
         here, and each call converts it again until the application seeks."""
@@ -166,7 +168,7 @@ class Delivery:
         """The error of the last conversion of `_converting`."""
         self.unconverted: Record | None = None
         """`_converting`, if its conversion must be awaited. The caller awaits it, and then calls
-        `converted` or `conversion_failed`."""
+        `on_converted` or `on_conversion_failed`."""
         self._converted: deque[tuple[Record, Record | Outcome]] = deque()
         """Records before `_converting` whose conversion was awaited, raw and converted. They are
         not delivered yet; the position is before them."""
@@ -175,9 +177,9 @@ class Delivery:
         `_converting` is None, the batch is corrupt."""
         self._deferred_error: tuple[OwnedPartition, Exception] | None = None
         """An error to raise after the records before it were delivered, and its partition."""
-        self.heavy: RecordReader | None = None
+        self.unprepared: RecordReader | None = None
         """Reads the open batch if a thread must prepare it first: it is large when decompressed, or
-        the position is far inside."""
+        the position is far inside. The caller then calls `note_prepared`."""
 
     # ------------------------------------------------------------ ownership
 
@@ -256,7 +258,7 @@ class Delivery:
 
     def _stop_delivering(self, owned: OwnedPartition) -> None:
         if self._current is owned:
-            self._current = self._batch = self._records = self.heavy = None
+            self._current = self._batch = self._reader = self.unprepared = None
             self._converting = self.unconverted = None
             self._conversion_error = self._error_after_converted = None
             self._converted.clear()
@@ -274,8 +276,8 @@ class Delivery:
         self._enqueue(owned)
 
     def _enqueue(self, owned: OwnedPartition) -> None:
-        waits = owned is self._current or owned in self._round_robin
-        if owned.buffered and not owned.paused and not waits:
+        is_queued = owned is self._current or owned in self._round_robin
+        if owned.buffered and not owned.paused and not is_queued:
             self._round_robin[owned] = None
 
     def to_commit(
@@ -307,17 +309,19 @@ class Delivery:
 
     # ------------------------------------------------------------ delivery
 
-    def drop_heavy(self, heavy: RecordReader) -> None:
-        """Deliver the records of `heavy` like others from now on: a thread has prepared it."""
-        if self.heavy is heavy:
-            self.heavy = None
+    def note_prepared(self, reader: RecordReader) -> None:
+        """Note that a thread has prepared this batch, so that its records can be delivered; without
+        effect for another batch than the `unprepared` one."""
+        if self.unprepared is reader:
+            self.unprepared = None
 
     def next_record(self) -> Any:
         """Deliver the next record, converted by the deserializers. None if no record is buffered,
-        or it is in a `heavy` batch, or it is `unconverted`.
+        or the next one is in an `unprepared` batch, or is `unconverted`.
 
-        Raises: CorruptRecordError, once, and DeserializationError, until the application seeks;
-        the position stays before the record.
+        Raises: CorruptRecordError or LimitExceededError, once; DeserializationError, or what the
+        error handler raised, at each call until the application seeks. The position stays before
+        the record.
         """
         if self._deferred_error is not None:
             self._raise_deferred_error()
@@ -325,7 +329,7 @@ class Delivery:
             owned = self._current
             if owned is None:
                 owned = self._open_batch()
-                if owned is None or self.heavy is not None:
+                if owned is None or self.unprepared is not None:
                     return None
             record = self._read(owned)
             if record is not None:
@@ -341,9 +345,10 @@ class Delivery:
         those delivered before. With `undecoded`, and without deserializers, they are decoded during
         iteration. None as for `next_record`.
 
-        A record that raises ends the batch before it, and the next call raises. `follows_batch`:
-        another batch was delivered in the same call. Then the error of a first record is also
-        raised by the next call, because raising it now would lose that batch.
+        A record that cannot be decoded or converted ends the batch before it, and the next call
+        raises its error. `follows_batch`: another batch was delivered in the same call of the
+        application. Then the error of a first record is also raised by the next call, because
+        raising it now would lose that batch.
         """
         if self._deferred_error is not None:
             if follows_batch:
@@ -353,7 +358,7 @@ class Delivery:
             owned = self._current
             if owned is None:
                 owned = self._open_batch()
-                if owned is None or self.heavy is not None:
+                if owned is None or self.unprepared is not None:
                     return None
             if self.conversion is not None and self._must_await(self.conversion, max_records):
                 return None
@@ -386,15 +391,16 @@ class Delivery:
             max_records -= len(batch)
         return batches
 
-    def converted(self, raw: Record, made: Record | Outcome) -> None:
-        """Take the awaited conversion of the `unconverted` record; drop it if its partition was
-        revoked."""
+    def on_converted(self, raw: Record, result: Record | Outcome) -> None:
+        """Take the result of the awaited conversion of the `unconverted` record; drop it if the
+        partition was revoked, paused or sought meanwhile."""
         if self.unconverted is raw:
             self.unconverted = self._converting = self._conversion_error = None
-            self._converted.append((raw, made))
+            self._converted.append((raw, result))
 
-    def conversion_failed(self, raw: Record, error: Exception) -> None:
-        """The awaited conversion failed: raise this error after the records before it."""
+    def on_conversion_failed(self, raw: Record, error: Exception) -> None:
+        """Note that the awaited conversion failed: its error is raised after the records before it
+        were delivered."""
         if self.unconverted is raw:
             self.unconverted = None
             self._error_after_converted = error
@@ -409,15 +415,16 @@ class Delivery:
         batch's end, or if the next record is `unconverted`."""
         if self.conversion is not None:
             return self._read_converted(owned)
-        if self._records is None:
+        if self._reader is None:
             return None
         try:
-            record = self._records.next()
+            record = self._reader.next()
         except DecodeError as error:
             self._fail_partition(owned, error)
             raise
         if record is not None:
             self.acknowledgement.begin(owned)
+            # Not `owned.advance`, which would be looked up for each record: see `progress.pxd`.
             Progress.advance(owned, record._offset + 1, record._leader_epoch)
         return record
 
@@ -426,7 +433,7 @@ class Delivery:
         assert conversion is not None
         while True:
             if self._converted:
-                raw, made = self._converted.popleft()
+                raw, result = self._converted.popleft()
             else:
                 following = self._next_raw()
                 if self._error_after_converted is not None:
@@ -440,15 +447,15 @@ class Delivery:
                     return None
                 raw = following
                 try:
-                    made = conversion.now(raw)
+                    result = conversion.now(raw)
                 except Exception as error:
                     self._note_conversion_error(error)
                     raise
-                if made is SUSPENDS:
+                if result is SUSPENDS:
                     self.unconverted = raw
                     return None
                 self._converting = self._conversion_error = self.unconverted = None
-            delivered = made if isinstance(made, Record) else None
+            delivered = result if isinstance(result, Record) else None
             if delivered is not None:
                 self.acknowledgement.begin(owned)
             # Taken from the raw record: an error handler may have returned a different record.
@@ -461,17 +468,18 @@ class Delivery:
         `_error_after_converted` has the error to raise instead."""
         if (
             self._converting is None
-            and self._records is not None
+            and self._reader is not None
             and self._error_after_converted is None
         ):
             try:
-                self._converting = self._records.next()
+                self._converting = self._reader.next()
             except DecodeError as error:
                 self._error_after_converted = error
         return self._converting
 
     def _must_await(self, conversion: Conversion, max_records: int) -> bool:
-        """Whether a conversion must be awaited before `max_records` can be delivered at once."""
+        """Return whether a conversion must be awaited before `max_records` can be delivered at
+        once; if so, set `unconverted`."""
         if not conversion.suspends or len(self._converted) >= max_records:
             return False
         raw = self._next_raw()
@@ -483,7 +491,7 @@ class Delivery:
     def _read_many(self, owned: OwnedPartition, max_records: int) -> Batch[Any, Any] | None:
         """Return up to `max_records` records of the open batch."""
         if self.conversion is None:
-            return self._read_unconverted(owned, max_records)
+            return self._read_many_raw(owned, max_records)
         records: list[Any] = []
         try:
             while len(records) < max_records:
@@ -497,12 +505,12 @@ class Delivery:
             self._deferred_error = (owned, error)
         return Batch(owned.tp.topic, owned.tp.partition, tuple(records)) if records else None
 
-    def _read_unconverted(self, owned: OwnedPartition, max_records: int) -> Batch[Any, Any] | None:
-        """The same without deserializers."""
-        if self._records is None:
+    def _read_many_raw(self, owned: OwnedPartition, max_records: int) -> Batch[Any, Any] | None:
+        """Do as `_read_many`, without deserializers."""
+        if self._reader is None:
             return None
         try:
-            records = self._records.take(max_records)
+            records = self._reader.take(max_records)
         except DecodeError as error:
             self._fail_partition(owned, error)
             raise
@@ -514,12 +522,12 @@ class Delivery:
 
     def _read_undecoded(self, owned: OwnedPartition, max_records: int) -> Batch[Any, Any] | None:
         """Return as many records as `_read_many` would, checked and not decoded."""
-        records, raw = self._records, self._batch
-        if records is None or raw is None:
+        reader, batch = self._reader, self._batch
+        if reader is None or batch is None:
             return None
         try:
-            undecoded = records.fork()
-            count = records.skip(max_records)
+            undecoded = reader.fork()
+            count = reader.skip(max_records)
         except DecodeError as error:
             self._fail_partition(owned, error)
             raise
@@ -527,11 +535,12 @@ class Delivery:
             return None
         undecoded.stop_after(count)
         self.acknowledgement.begin(owned)
-        owned.advance(records.offset + 1, raw.leader_epoch)
+        owned.advance(reader.offset + 1, batch.leader_epoch)
         return Batch._of_undecoded(owned.tp.topic, owned.tp.partition, undecoded, count)
 
     def _fail_partition(self, owned: OwnedPartition, error: DecodeError) -> None:
-        """Stop delivering the partition: to continue would silently skip the rest of the batch."""
+        """Stop delivering the partition until the application seeks: to continue would silently
+        skip the rest of the batch."""
         owned.failure = error
         self._stop_delivering(owned)
         owned.drop_buffer()
@@ -539,7 +548,8 @@ class Delivery:
         self._on_awaiting_seek()
 
     def _note_conversion_error(self, error: Exception) -> None:
-        """Keep the error of the stuck record: each call raises it until the application seeks."""
+        """Keep the error of `_converting` for `awaiting_seek`. Each call converts that record
+        again, and raises, until the application seeks."""
         known, self._conversion_error = self._conversion_error, error
         if known is None:
             self._on_awaiting_seek()
@@ -558,17 +568,19 @@ class Delivery:
         return found
 
     def _open_batch(self) -> OwnedPartition | None:
+        """Open the first batch of the partition whose turn it is, and return that partition; None
+        if no record is buffered. Sets `unprepared` if a thread must prepare the batch."""
         if not self._round_robin:
             return None
         owned, _ = self._round_robin.popitem(last=False)
         self._current = owned
         batch = self._batch = owned.take_batch()
         self._on_room()  # the next fetch can be sent while these records are delivered
-        # Control batches are transaction markers: skipped, together with their offsets.
+        # Control batches are transaction markers, and hidden ones are of aborted transactions.
         is_skipped = batch.is_control or batch.is_hidden
-        self._records = None if is_skipped else batch.records(owned.position, views=self._views)
-        ready = self._records is None or self._records.prepare_at_once()
-        self.heavy = None if ready else self._records
+        self._reader = None if is_skipped else batch.records(owned.position, views=self._views)
+        is_prepared = self._reader is None or self._reader.prepare_at_once()
+        self.unprepared = None if is_prepared else self._reader
         return owned
 
     def _close_batch(self, owned: OwnedPartition) -> None:
@@ -576,5 +588,5 @@ class Delivery:
         transaction markers left empty: otherwise lag would never reach zero."""
         if self._batch is not None:
             owned.skip_to(self._batch.next_offset, self._batch.leader_epoch)
-        self._current = self._batch = self._records = None
+        self._current = self._batch = self._reader = None
         self._enqueue(owned)

@@ -51,11 +51,12 @@ class FetchBudget:
         self.in_flight_bytes += size
 
     def on_response(self, size: int) -> None:
-        """Count that request as ended, by a response or an error."""
+        """Count a request of `size` bytes as ended, by a response or an error."""
         self.in_flight_bytes -= size
 
     def on_records(self, unread: int) -> None:
-        """Adapt the target when records arrive, while `unread` bytes of earlier ones are left."""
+        """Adapt the target when records arrive, while `unread` bytes of earlier ones are left: with
+        none left the application had to wait, and with most of them left it is slow."""
         if not unread:
             self.target = min(self._limit, 2 * self.target)
         elif unread > self.target * 3 // 4:

@@ -14,7 +14,7 @@ from uuid import UUID
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.types import TopicPartition
 
-__all__ = ["FetchInFlight", "PollSchedule"]
+__all__ = ["FetchInFlight", "ImmediateFetchSchedule"]
 
 _FIRST_PAUSE = 0.005
 _MAX_PAUSE = 0.25
@@ -85,9 +85,10 @@ class FetchInFlight:
         the request was sent; return whether it does. The position, the topic id and the leader
         epoch must be those of the request.
 
-        Otherwise a group that rebalances again and again would send extra fetches, beside the long
-        poll, for each assignment.
+        Without this, a group that rebalances again and again would send extra fetches, beside the
+        long poll, for each assignment.
         """
+        # Without an entry `before` is `owned` itself, which is not revoked: the result is False.
         before, offset, epoch = self._requested.get(owned.tp, (owned, 0, -1))
         if (
             not before.revoked
@@ -102,7 +103,7 @@ class FetchInFlight:
         return True
 
 
-class PollSchedule:
+class ImmediateFetchSchedule:
     """When to send the next immediate fetch for partitions that had no new records.
 
     A broker responds to an immediate fetch at once, so the client must pause between them.
@@ -110,7 +111,9 @@ class PollSchedule:
 
     def __init__(self) -> None:
         self._empty: set[OwnedPartition] = set()
+        """The partitions for which the last response had no records."""
         self._fetch: FetchInFlight | None = None
+        """The request of that response."""
         self._pause = _FIRST_PAUSE
         self.due_at = 0.0
         """When the partitions without new records are due, on the loop's clock."""
@@ -129,11 +132,11 @@ class PollSchedule:
         partitions: Collection[OwnedPartition],
         now: float,
         *,
-        empty: bool,
+        is_empty: bool,
     ) -> None:
-        """Note the partitions for which the response to `fetch` had no records; `empty` if it had
-        none at all."""
+        """Note for which of the `partitions` the response to `fetch` had no records; `is_empty`:
+        whether it had none at all."""
         self._fetch = fetch
         self._empty = {o for o in partitions if fetch.covers(o)}
-        self._pause = min(_GROWTH * self._pause, _MAX_PAUSE) if empty else _FIRST_PAUSE
+        self._pause = min(_GROWTH * self._pause, _MAX_PAUSE) if is_empty else _FIRST_PAUSE
         self.due_at = now + self._pause

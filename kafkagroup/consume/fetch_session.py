@@ -36,12 +36,12 @@ class SessionRequest:
     """The partitions to remove from the session."""
     topic_ids: Mapping[str, UUID]
     """The id of every topic in the request."""
-    by_id: bool
+    uses_topic_ids: bool
     """Whether the session uses topic ids; if not, the request must have a version that uses topic
     names."""
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the request lists all partitions, so that it depends on no earlier session."""
         return self.epoch <= _FIRST_EPOCH
 
@@ -56,19 +56,20 @@ def sessionless(
     more.
     """
     ids = {tp.topic: topic_ids.get(tp.topic, NO_ID) for tp in wanted}
-    by_id = NO_ID not in ids.values()
-    return SessionRequest(_NO_SESSION, _NO_SESSION_EPOCH, wanted, (), ids, by_id)
+    uses_topic_ids = NO_ID not in ids.values()
+    return SessionRequest(_NO_SESSION, _NO_SESSION_EPOCH, wanted, (), ids, uses_topic_ids)
 
 
 class FetchSession:
-    """The session with one broker: the entries that it was sent last. Each fetch changes it."""
+    """The session with one broker: the entries that the broker was sent last. Each request changes
+    it."""
 
     def __init__(self) -> None:
         self._id = _NO_SESSION
         self._epoch = _FIRST_EPOCH
         self._partitions: dict[TopicPartition, FetchPartition] = {}
         self._topic_ids: dict[str, UUID] = {}
-        self._by_id = True
+        self._uses_topic_ids = True
         self.ends: dict[TopicPartition, int] = {}
         """Partition -> the log end that the broker reported last. The broker sends it again only
         when it changes, so a partition that was revoked and assigned again gets it from here."""
@@ -78,15 +79,17 @@ class FetchSession:
     ) -> SessionRequest:
         """Return a request after which the session has exactly the `wanted` partitions."""
         ids = {tp.topic: topic_ids.get(tp.topic, NO_ID) for tp in wanted}
-        by_id = NO_ID not in ids.values()
-        if by_id != self._by_id or any(self._topic_ids.get(t, ids[t]) != ids[t] for t in ids):
+        uses_topic_ids = NO_ID not in ids.values()
+        if uses_topic_ids != self._uses_topic_ids or any(
+            self._topic_ids.get(t, ids[t]) != ids[t] for t in ids
+        ):
             # A session uses either topic names or topic ids. One that uses names would take a
             # recreated topic for the old one.
             self.reset()
         before, known = self._partitions, self._topic_ids
-        self._partitions, self._topic_ids, self._by_id = dict(wanted), ids, by_id
+        self._partitions, self._topic_ids, self._uses_topic_ids = dict(wanted), ids, uses_topic_ids
         if self._epoch == _FIRST_EPOCH:
-            return SessionRequest(self._id, self._epoch, wanted, (), ids, by_id)
+            return SessionRequest(self._id, self._epoch, wanted, (), ids, uses_topic_ids)
         # A partition that just returned records has a new offset, so `changed` names it, and the
         # broker moves it to the end of its list: a busy partition does not starve the others.
         changed = {tp: entry for tp, entry in wanted.items() if before.get(tp) != entry}
@@ -96,7 +99,7 @@ class FetchSession:
         # A forgotten topic keeps the id that the session has: metadata may not have it any more.
         known = {**known, **ids}
         named = {tp.topic: known[tp.topic] for tp in (*changed, *forgotten)}
-        return SessionRequest(self._id, self._epoch, changed, forgotten, named, by_id)
+        return SessionRequest(self._id, self._epoch, changed, forgotten, named, uses_topic_ids)
 
     def on_response(self, session_id: int, error_code: int) -> None:
         """Process the session id and the error code of a fetch response."""
@@ -105,7 +108,7 @@ class FetchSession:
             # The broker lost the session, or has no room for one: send a full request next.
             self.reset()
             if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND or not error_code:
-                self._id = _NO_SESSION
+                self._id = _NO_SESSION  # the broker has no session by the old id to close
             return
         self._id = session_id
         self._epoch = self._epoch + 1 if self._epoch < _LAST_EPOCH else _FIRST_EPOCH + 1

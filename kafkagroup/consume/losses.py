@@ -44,17 +44,17 @@ class Losses:
         shows.
         """
         lost, self._lost = self._lost, {}
-        reasons: dict[str, list[TopicPartition]] = {}
+        by_reason: dict[str, list[TopicPartition]] = {}
         for tp, (one, reason) in sorted(lost.items(), key=lambda item: item[0]):
             again = owned.get(tp)
             if one.is_uncommitted and (again is None or again.committed < one.position):
-                reasons.setdefault(reason, []).append(tp)
-        if not reasons:
+                by_reason.setdefault(reason, []).append(tp)
+        if not by_reason:
             return None
-        partitions = sorted(tp for tps in reasons.values() for tp in tps)
+        partitions = sorted(tp for tps in by_reason.values() for tp in tps)
         why = "; ".join(
-            reason if len(reasons) == 1 else f"{_names(tps)}: {reason}"
-            for reason, tps in reasons.items()
+            reason if len(by_reason) == 1 else f"{_names(tps)}: {reason}"
+            for reason, tps in by_reason.items()
         )
         return CommitFailedError(
             f"commit of {_names(partitions)} failed: lost before the delivered records were"

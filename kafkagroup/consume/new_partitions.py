@@ -41,10 +41,11 @@ class NewPartitions:
     def __init__(self) -> None:
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
-        self._list_count = 0
+        self._complete_count = 0
         """The number of complete responses since the subscription by this pattern."""
         self._absences: dict[str, int] = {}
-        """The number of responses without a topic, since one described it; 0 if it was denied."""
+        """The number of responses that lacked a topic since one described it; 0 if the topic was
+        only denied."""
         self._old: dict[str, Described] = {}
         """Each topic's latest id, and how many of its partitions are not new."""
 
@@ -54,7 +55,7 @@ class NewPartitions:
         before."""
         has_added = pattern != self._pattern or (pattern is None and not topics <= self._topics)
         if pattern != self._pattern:
-            self._list_count = 0
+            self._complete_count = 0
         self._topics, self._pattern = topics, pattern
         self._absences = {t: n for t, n in self._absences.items() if self._follows(t)}
         self._old = {t: old for t, old in self._old.items() if self._follows(t)}
@@ -62,7 +63,7 @@ class NewPartitions:
 
     def forget(self) -> None:
         """Forget all responses, and follow the same topics."""
-        self._list_count = 0
+        self._complete_count = 0
         self._absences.clear()
         self._old.clear()
 
@@ -71,15 +72,15 @@ class NewPartitions:
         return topic in self._topics or (pattern is not None and bool(pattern.fullmatch(topic)))
 
     @property
-    def needs_list(self) -> bool:
+    def needs_complete_response(self) -> bool:
         """Whether complete responses are missing that would prove that a topic is new."""
-        return self._pattern is not None and self._list_count < _PROOF
+        return self._pattern is not None and self._complete_count < _PROOF
 
     @property
     def needs_response(self) -> bool:
         """Whether responses are missing that would prove that partitions are new. What is created
         until they arrive follows the reset policy."""
-        return self.needs_list or any(
+        return self.needs_complete_response or any(
             topic not in self._old and self._absences.get(topic) in (None, 1)
             for topic in self._topics
         )
@@ -109,10 +110,11 @@ class NewPartitions:
         for topic, found in described.items():
             if self._follows(topic):
                 self._note_described(topic, found)
-        self._list_count += is_complete
-        if self._list_count > _PROOF:
-            # A topic that such a list lacks is new when it returns, and others come and go for
-            # months. The first two lists may be of a broker that lags behind.
+        self._complete_count += is_complete
+        if self._complete_count > _PROOF:
+            # A topic that a complete response lacks is new when it returns, so nothing need be kept
+            # of it: without this, topics that come and go for months would fill the memory. The
+            # first two responses do not count: they may be of a broker that lags behind.
             for topic in absent:
                 if topic not in self._topics:
                     self._old.pop(topic, None)
@@ -122,7 +124,7 @@ class NewPartitions:
         was_absent = self._absences.pop(topic, 0) >= _PROOF
         old = self._old.get(topic)
         if old is None:
-            was_absent |= self._pattern is not None and self._list_count >= _PROOF
+            was_absent |= self._pattern is not None and self._complete_count >= _PROOF
             is_new = was_absent
         elif NO_ID in (old.topic_id, found.topic_id):
             is_new = was_absent

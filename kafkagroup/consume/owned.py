@@ -46,7 +46,7 @@ class OwnedPartition(Progress):
     """The positions and the buffer of one assigned partition.
 
     The fields are grouped by what they are about, with the classes that set them. A rule that
-    concerns several fields is a method here; a field without one is assigned by its owner.
+    concerns several fields is a method here; other fields are assigned by those classes.
     """
 
     tp: TopicPartition
@@ -63,14 +63,14 @@ class OwnedPartition(Progress):
     ask for the position, and then choose another one."""
     failure: Exception | None = None
     """The error that stopped the fetching; the application must seek. None if there is none."""
-    seeks: int = 0
+    seek_count: int = 0
     """How often the application has called `seek`."""
 
     # The position.
     # `Progress` has it; `Positions`, `RangeCheck` and `Validation` move it, or the application.
-    reset: bool = False
-    """Whether the position was outside of the log: it is looked up by the reset policy then, not by
-    the committed offset."""
+    needs_reset: bool = False
+    """Whether the position is to be looked up by the reset policy: no offset is committed, or the
+    position is outside of the log, or is of a deleted topic."""
     is_out_of_range: bool = False
     """Whether the leader refused `fetch_offset` as out of range: nothing is fetched until it has
     reported the start and the end of its log."""
@@ -117,8 +117,8 @@ class OwnedPartition(Progress):
     refusal: BrokerError | None = None
     """The last error with which a broker refused a request about it; None once one has succeeded.
     The client repeats the request."""
-    attempts: int = 0
-    """How many fetches failed in a row."""
+    failure_count: int = 0
+    """How many fetches and look-ups about it failed in a row."""
     retry_at: float = 0.0
     """When the back-off ends, on the loop's clock."""
     look_up_at: float = 0.0
@@ -176,7 +176,8 @@ class OwnedPartition(Progress):
     def _prepare_start(self, offset: int) -> None:
         if self.is_of_deleted_topic:
             # The coordinator has deleted the committed offset. Otherwise the same offset in the new
-            # topic would count as committed.
+            # topic would count as committed. `covered` is the position: what was delivered of the
+            # deleted topic cannot be committed any more.
             self.acknowledged, self.covered, self.floor = None, self.position, UNKNOWN
             self.is_of_deleted_topic = False
         if not self.is_uncommitted:
@@ -184,15 +185,15 @@ class OwnedPartition(Progress):
         self.floor = offset if self.floor == UNKNOWN else min(self.floor, offset)
         self.checked_epoch = -1
         self.note_topic(self.assigned_topic_id)
-        self.reset = self.is_out_of_range = self.awaits_start_commit = False
+        self.needs_reset = self.is_out_of_range = self.awaits_start_commit = False
         self.failure = self.refusal = None
-        self.attempts = 0
+        self.failure_count = 0
         self.retry_at = self.look_up_at = 0.0
 
     def seek(self, offset: int) -> None:
         """Continue at the offset that the application chose."""
         covered = self.covered
-        self.seeks += 1
+        self.seek_count += 1
         self.awaits_listener = False
         self.start_at(offset)
         if covered != UNKNOWN:
@@ -230,8 +231,8 @@ class OwnedPartition(Progress):
         self.advance(offset, leader_epoch)
 
     def request_reset(self) -> None:
-        """Request that the position is looked up by the reset policy: it is outside of the log."""
-        self.reset, self.is_out_of_range = True, False
+        """Request that the position is looked up by the reset policy."""
+        self.needs_reset, self.is_out_of_range = True, False
 
     def forget_position(self) -> None:
         """Let the position be looked up again: it was found under another topic id, and nothing
@@ -262,8 +263,8 @@ class OwnedPartition(Progress):
         return assigned is topic_id or assigned in (NO_ID, topic_id)
 
     def requested_id(self, current_id: UUID) -> UUID:
-        """Return the topic id to fetch by: that of the position, whatever the metadata has, which
-        is `current_id`."""
+        """Return the topic id to fetch by: that of the position, even if the metadata has another
+        one, `current_id`. If the position's id is unknown, `current_id`."""
         if self.topic_id is not current_id and self.topic_id in (NO_ID, current_id):
             if self.topic_id != NO_ID:
                 self.topic_id = current_id  # the same object: comparing it again is fast
@@ -305,13 +306,13 @@ class OwnedPartition(Progress):
 
     def is_recreated(self, topic_id: UUID) -> bool:
         """Return whether the position is of a topic that was deleted and created again under the
-        same name: the metadata has another id, and the leader does not serve the one of the
-        position, as far as anything was fetched."""
+        same name: the metadata has another id, and no fetch shows that the leader still serves the
+        position's."""
         return self.topic_evidence in _NOT_SERVED and self.is_of_other_topic(topic_id)
 
     def note_topic_is_back(self) -> None:
         """Keep the position after all: the topic that it belongs to was not deleted."""
-        self.is_of_deleted_topic = self.reset = False
+        self.is_of_deleted_topic = self.needs_reset = False
 
     # ------------------------------------------------------------ what is fetched
 
@@ -386,22 +387,22 @@ class OwnedPartition(Progress):
     def is_refused(self) -> bool:
         """Whether a broker refused the last request about it, which the client repeats."""
         # A paused partition is not fetched.
-        is_idle = self.paused and self.position != UNKNOWN and not self.reset
+        is_idle = self.paused and self.position != UNKNOWN and not self.needs_reset
         return self.refusal is not None and not (self.revoked or self.failed or is_idle)
 
     def count_failure(self) -> int:
         """Count one more failure in a row; return how many there are."""
-        self.attempts += 1
-        return self.attempts
+        self.failure_count += 1
+        return self.failure_count
 
     def end_backoff(self) -> None:
         """Count no failures in a row: a fetch has succeeded."""
-        self.attempts = 0
+        self.failure_count = 0
         self.refusal = None
 
-    def restore_backoff(self, attempts: int, retry_at: float) -> None:
-        """Set the back-off again that a new position has ended."""
-        self.attempts, self.retry_at = attempts, retry_at
+    def restore_backoff(self, failure_count: int, retry_at: float) -> None:
+        """Restore the back-off that setting a new position has ended."""
+        self.failure_count, self.retry_at = failure_count, retry_at
 
     # ------------------------------------------------------------ the committed offset
 
@@ -444,14 +445,14 @@ class OwnedPartition(Progress):
         before, self.stored = self.stored, offset
         return offset not in (before, self.committed)
 
-    def needs_renewal(self, last: float, reported_by: float = math.inf) -> bool:
+    def needs_renewal(self, renewed_by: float, reported_by: float = math.inf) -> bool:
         """Return whether `acknowledged` must be confirmed or sent again: it was last renewed at
-        `last` or before, and the coordinator reported it at `reported_by` or before. Not if the
-        position has moved below it: the next commit replaces it."""
+        `renewed_by` or before, and the coordinator reported it at `reported_by` or before. Not if
+        the position has moved below it: the next commit replaces it."""
         known = self.acknowledged
         return (
             known is not None
-            and self.renewed_at <= last
+            and self.renewed_at <= renewed_by
             and self.reported_at <= reported_by
             and known.offset <= self.position
         )

@@ -84,7 +84,7 @@ def offsets_of(
     for partition, value in given.items():
         tp = partition_of(partition)
         if isinstance(value, OffsetAndMetadata):
-            found[tp] = _checked(tp, value)
+            found[tp] = _checked_fields(tp, value)
         else:
             found[tp] = OffsetAndMetadata(offset_of(tp, value))
     return found
@@ -135,7 +135,7 @@ def seconds_of(timeout: object) -> float:
     return float(timeout)
 
 
-def _checked(tp: TopicPartition, value: OffsetAndMetadata) -> OffsetAndMetadata:
+def _checked_fields(tp: TopicPartition, value: OffsetAndMetadata) -> OffsetAndMetadata:
     if (epoch := _in_range(value.leader_epoch, -1, MAX_INT32)) is None:
         raise ConfigurationError(
             f"the leader epoch for {tp} is {value.leader_epoch!r}; expected a whole number from 0"
@@ -146,10 +146,11 @@ def _checked(tp: TopicPartition, value: OffsetAndMetadata) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset_of(tp, value.offset), value.metadata, epoch)
 
 
-def _check_mapping(given: object, value: str) -> None:
+def _check_mapping(given: object, example: str) -> None:
+    """Raises: ConfigurationError for another type. `example`: a value, for the message."""
     if not isinstance(given, Mapping):
         raise ConfigurationError(
-            f"{given!r} is no mapping; expected {{TopicPartition('topic', 0): {value}}}"
+            f"{given!r} is no mapping; expected {{TopicPartition('topic', 0): {example}}}"
         )
 
 

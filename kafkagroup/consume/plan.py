@@ -1,4 +1,4 @@
-"""Which partitions to fetch next from one broker, and how to handle a partition's error."""
+"""Which partitions to fetch next from one broker."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterable
 
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 
-__all__ = ["is_fetchable", "wanted"]
+__all__ = ["is_fetchable", "partitions_to_fetch"]
 
 
 def is_fetchable(owned: OwnedPartition) -> bool:
-    """Return whether a partition may be fetched now, or after its back-off, or when the buffer has
-    room."""
+    """Return whether a partition may be fetched, apart from its back-off and from room in the
+    buffers."""
     return owned.fetch_offset != UNKNOWN and not (
         owned.revoked
         or owned.paused
         or owned.failed
-        or owned.reset
+        or owned.needs_reset
         or owned.is_out_of_range
         or owned.awaits_start_commit
         or owned.awaits_listener
     )
 
 
-def wanted(
+def partitions_to_fetch(
     owned: Iterable[OwnedPartition],
     now: float,
     *,
@@ -35,9 +35,9 @@ def wanted(
     A partition is left out while its position is unknown or in doubt, or its start is not
     committed, or the rebalance listener is called about it, or it is paused, revoked, failed,
     backing off, or has `records_per_partition` records buffered; all are left out if `room` (bytes)
-    is 0. The bytes that a partition has buffered do not matter: a broker with no records for the
-    others holds a long poll without this partition for `fetch_max_wait_ms`, and the application has
-    processed the buffered records long before.
+    is 0. The bytes that a partition has buffered do not exclude it: a broker with no records for
+    the others holds a long poll without this partition for `fetch_max_wait_ms`, and the application
+    has processed the buffered records long before that.
     """
     if room <= 0:
         return []

@@ -1,9 +1,10 @@
 """The progress of one partition: what is delivered, in flight and complete.
 
 A delivery is one record, or consecutive ones that are processed together. Deliveries may be
-completed in any order. All below the lowest offset that is not complete is processed; a commit
-commits that offset. An acknowledgement policy decides when a delivery is complete. This file is
-compiled, with the types in `progress.pxd`, where a compiler is available.
+completed in any order. All records below the oldest delivery that is not complete are processed; a
+commit commits the offset at which that delivery begins. An acknowledgement policy decides when a
+delivery is complete. This file is compiled, with the types in `progress.pxd`, where a compiler is
+available.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Progress:
         return self._begun
 
     def complete(self, delivery: int) -> None:
-        """Note that a delivery is processed. Without effect after a seek, and for records that a
-        truncation has removed."""
+        """Note that the delivery of this number is processed. Without effect for one that a seek or
+        a truncation has dropped."""
         if delivery != self.oldest:
             if self._later is not None:
                 self._later.pop(delivery, None)
@@ -73,13 +74,15 @@ class Progress:
             self.processed_epoch = leader_epoch
 
     def restart(self, position: int, leader_epoch: int) -> None:
-        """Continue at another position. What is in flight does not count as processed."""
+        """Continue at another position. Drop all deliveries in flight: they never count as
+        processed, even if they are completed."""
         self.oldest = 0
         self._later = None
         self.advance(position, leader_epoch)
 
     def restart_above(self, position: int) -> None:
-        """Continue at another position. What is in flight below it stays in flight."""
+        """Continue at another position. Deliveries that began below it stay in flight, and the
+        others are dropped."""
         if self.processed >= position:
             self.oldest = 0
             self._later = None

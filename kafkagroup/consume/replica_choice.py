@@ -19,7 +19,7 @@ class ReplicaChoice:
     expires_at: float = 0.0
     """When to fetch from the leader again."""
     refusal_count: int = 0
-    """How often in a row a follower did not serve the partition."""
+    """How often in a row followers did not serve the partition."""
     leader_until: float = 0.0
     """Until when to fetch without naming the client's rack: the leader would name the follower
     again that does not serve the partition."""
@@ -31,10 +31,10 @@ class ReplicaChoice:
         self.node_id, self.expires_at = node_id, until
 
     def count_refusal(self) -> int:
-        """Count a refusal of a follower; return how many there were in a row."""
+        """Count that a follower did not serve the partition; return how often in a row."""
         self.refusal_count += 1
         return self.refusal_count
 
     def avoid_replicas(self, until: float, trouble: str) -> None:
-        """Fetch from the leader until then, whatever follower is near."""
+        """Fetch from the leader until then, even if a follower is nearer."""
         self.leader_until, self.trouble = until, trouble

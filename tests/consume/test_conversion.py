@@ -178,7 +178,7 @@ def test_skip_warns_and_counts(deserializer: Any, caplog: pytest.LogCaptureFixtu
     conversion = Conversion(None, deserializer, "skip")
     with caplog.at_level(logging.WARNING, "kafkagroup"):
         assert converted(conversion, record(b"x")) is Outcome.SKIPPED
-    assert conversion.skipped == 1
+    assert conversion.skipped_count == 1
     (warned,) = caplog.messages
     assert warned.startswith("skipped a record: value_deserializer failed on t/0 at offset 5: ")
     assert "invalid literal" in warned
@@ -218,7 +218,7 @@ handlers = pytest.mark.parametrize(
 def test_a_handler_may_skip(deserializer: Any, kind: Any) -> None:
     conversion = Conversion(None, deserializer, kind(answers(None)))
     assert converted(conversion, record(b"x")) is Outcome.SKIPPED
-    assert conversion.skipped == 1
+    assert conversion.skipped_count == 1
 
 
 @deserializers
@@ -227,7 +227,7 @@ def test_a_handler_may_replace(deserializer: Any, kind: Any) -> None:
     other = record(None)._replace(value=-1)
     conversion = Conversion(None, deserializer, kind(answers(other)))
     assert converted(conversion, record(b"x")) is other
-    assert conversion.skipped == 0
+    assert conversion.skipped_count == 0
 
 
 @deserializers
@@ -236,7 +236,7 @@ def test_errors_of_the_handler_reach_the_application(deserializer: Any, kind: An
     conversion = Conversion(None, deserializer, kind(answers(KeyError("its own"))))
     with pytest.raises(KeyError, match="its own"):
         converted(conversion, record(b"x"))
-    assert conversion.skipped == 0
+    assert conversion.skipped_count == 0
 
 
 @deserializers

@@ -117,7 +117,7 @@ def test_a_large_batch_is_not_inflated_after_its_partition_was_left(end: str) ->
     delivery = owning(T0)
     delivery.add(delivery.owned[T0], [*read_batches(data, topic="t", partition=0)])
     assert ask(delivery) is None
-    assert delivery.heavy is not None
+    assert delivery.unprepared is not None
     match end:
         case "pause":
             delivery.pause(T0)
@@ -125,7 +125,7 @@ def test_a_large_batch_is_not_inflated_after_its_partition_was_left(end: str) ->
             delivery.seek(T0, 0)
         case _:
             delivery.revoke([T0])
-    assert delivery.heavy is None
+    assert delivery.unprepared is None
 
 
 def test_a_record_counts_as_processed_when_the_next_is_requested() -> None:
@@ -370,13 +370,13 @@ def test_a_large_batch_is_delivered_once_it_is_prepared(one_by_one: bool) -> Non
         return delivery.next_record() if one_by_one else delivery.next_batch(9)
 
     assert take() is None
-    heavy = delivery.heavy
+    heavy = delivery.unprepared
     assert heavy is not None
     heavy.prepare()
     (other,) = read_batches(data, topic="t", partition=0)
-    delivery.drop_heavy(other.records(0))  # of a batch that was left meanwhile
-    assert delivery.heavy is heavy
-    delivery.drop_heavy(heavy)
+    delivery.note_prepared(other.records(0))  # of a batch that was left meanwhile
+    assert delivery.unprepared is heavy
+    delivery.note_prepared(heavy)
     expected = Record(*T0, 0, -1, TimestampType.CREATE_TIME, None, value, (), 7)
     assert take() == (expected if one_by_one else Batch("t", 0, (expected,)))
 
@@ -515,7 +515,9 @@ def test_seek_keeps_records_of_other_partitions_in_flight() -> None:
 
 
 def test_a_seek_clears_the_error_of_its_partition() -> None:
-    owned = OwnedPartition(T0, failure=NoOffsetError((T0,)), reset=True, attempts=3, retry_at=9.0)
+    owned = OwnedPartition(
+        T0, failure=NoOffsetError((T0,)), needs_reset=True, failure_count=3, retry_at=9.0
+    )
     owned.leader_epoch = 4
     owned.start_at(7, leader_epoch=5)
     assert (
@@ -523,8 +525,8 @@ def test_a_seek_clears_the_error_of_its_partition() -> None:
         owned.processed,
         owned.fetch_offset,
         owned.failed,
-        owned.reset,
-        owned.attempts,
+        owned.needs_reset,
+        owned.failure_count,
         owned.retry_at,
         owned.leader_epoch,
     ) == (7, 7, 7, False, False, 0, 0.0, 5)
@@ -707,7 +709,7 @@ def awaited(delivery: Delivery) -> Record:
     raw = delivery.unconverted
     assert raw is not None
     assert isinstance(raw.value, bytes)
-    delivery.converted(raw, raw._replace(value=raw.value.decode()))
+    delivery.on_converted(raw, raw._replace(value=raw.value.decode()))
     return raw
 
 
@@ -762,9 +764,9 @@ def test_records_converted_after_a_loss_are_dropped(
     change(delivery)
     assert delivery.unconverted is None
     if fails:
-        delivery.conversion_failed(raw, DeserializationError(raw, "value"))
+        delivery.on_conversion_failed(raw, DeserializationError(raw, "value"))
     else:
-        delivery.converted(raw, raw)
+        delivery.on_converted(raw, raw)
     assert take() is None
     assert delivery.unconverted is None
 
@@ -816,7 +818,7 @@ def test_a_batch_ends_before_a_record_whose_awaited_deserializer_fails() -> None
         assert ask_batch(delivery, 10) is None
         raw = delivery.unconverted
         assert raw == record(1, "b")
-        delivery.conversion_failed(raw, DeserializationError(raw, "value"))
+        delivery.on_conversion_failed(raw, DeserializationError(raw, "value"))
         if n == 0:
             assert ask_batch(delivery, 10) == Batch("t", 0, (converted(0, "a"),))
         with pytest.raises(DeserializationError):
@@ -839,7 +841,7 @@ def test_a_failed_partition_is_stopped_until_the_application_seeks() -> None:
         raw = delivery.unconverted
         assert raw is not None
         error = DeserializationError(raw, "value")
-        delivery.conversion_failed(raw, error)
+        delivery.on_conversion_failed(raw, error)
         with pytest.raises(DeserializationError):
             ask(delivery)
         assert delivery.awaiting_seek() == [(delivery.owned[T0], error)]
@@ -901,7 +903,7 @@ def test_records_skipped_by_a_coroutine_deserializer_are_not_delivered() -> None
         assert ask_batch(delivery, 3) is None
         raw = delivery.unconverted
         assert raw is not None
-        delivery.converted(raw, Outcome.SKIPPED if n < 2 else raw)
+        delivery.on_converted(raw, Outcome.SKIPPED if n < 2 else raw)
     assert ask_batch(delivery, 3) == Batch("t", 0, (record(2, "c"),))
     assert state(delivery) == (3, 2, 3)
 

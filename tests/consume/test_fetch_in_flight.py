@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from kafkagroup.consume.fetch_in_flight import FetchInFlight, PollSchedule
+from kafkagroup.consume.fetch_in_flight import FetchInFlight, ImmediateFetchSchedule
 from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.types import TopicPartition
 
@@ -129,11 +129,11 @@ def test_a_later_fetch_that_covers_the_partition_prevents_adoption() -> None:
 
 
 def test_polls_of_an_empty_partition_back_off() -> None:
-    one, schedule, now, asked = owned(), PollSchedule(), 0.0, []
+    one, schedule, now, asked = owned(), ImmediateFetchSchedule(), 0.0, []
     for fetch_id in range(1, 8):
         assert schedule.is_due([one], now)
         asked.append(now)
-        schedule.on_response(FetchInFlight(fetch_id, [one]), [one], now, empty=True)
+        schedule.on_response(FetchInFlight(fetch_id, [one]), [one], now, is_empty=True)
         assert not schedule.is_due([one], now)
         now = schedule.due_at
     pauses = [after - before for before, after in pairwise(asked)]
@@ -141,17 +141,17 @@ def test_polls_of_an_empty_partition_back_off() -> None:
 
 
 def test_a_new_position_is_due_at_once() -> None:
-    one, other, schedule = owned(0), owned(1), PollSchedule()
-    schedule.on_response(FetchInFlight(1, [one]), [one], 0.0, empty=True)
+    one, other, schedule = owned(0), owned(1), ImmediateFetchSchedule()
+    schedule.on_response(FetchInFlight(1, [one]), [one], 0.0, is_empty=True)
     assert schedule.is_due([one, other], 0.0)
     one.start_at(5)
     assert schedule.is_due([one], 0.0)
 
 
 def test_partitions_with_records_are_due_at_once_and_others_after_a_pause() -> None:
-    one, other, schedule = owned(0), owned(1), PollSchedule()
+    one, other, schedule = owned(0), owned(1), ImmediateFetchSchedule()
     fetch = FetchInFlight(1, [one, other])
     one.fetch_offset = 7
-    schedule.on_response(fetch, [one, other], 0.0, empty=False)
+    schedule.on_response(fetch, [one, other], 0.0, is_empty=False)
     assert (schedule.is_due([one], 0.0), schedule.is_due([other], 0.0)) == (True, False)
     assert schedule.due_at == 0.005

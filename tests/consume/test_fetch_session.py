@@ -24,7 +24,7 @@ def at(partition: int, offset: int) -> FetchPartition:
 
 BOTH = {T0: at(0, 5), U0: at(0, 7)}
 BOTH_IDS = {"t": T_ID, "u": U_ID}
-FULL = SessionRequest(0, 0, BOTH, (), BOTH_IDS, by_id=True)
+FULL = SessionRequest(0, 0, BOTH, (), BOTH_IDS, uses_topic_ids=True)
 
 
 def begun(
@@ -38,33 +38,33 @@ def begun(
 
 
 def full_after(session_id: int) -> SessionRequest:
-    return SessionRequest(session_id, 0, BOTH, (), BOTH_IDS, by_id=True)
+    return SessionRequest(session_id, 0, BOTH, (), BOTH_IDS, uses_topic_ids=True)
 
 
 def test_the_first_request_lists_every_partition() -> None:
     assert FetchSession().request(BOTH, IDS) == FULL
-    assert FULL.full
+    assert FULL.is_full
 
 
 def test_without_changes_no_partition_is_listed() -> None:
     session = begun()
-    assert session.request(BOTH, IDS) == SessionRequest(77, 1, {}, (), {}, by_id=True)
+    assert session.request(BOTH, IDS) == SessionRequest(77, 1, {}, (), {}, uses_topic_ids=True)
     session.on_response(77, 0)
     idle = session.request(BOTH, IDS)
-    assert idle == SessionRequest(77, 2, {}, (), {}, by_id=True)
-    assert not idle.full
+    assert idle == SessionRequest(77, 2, {}, (), {}, uses_topic_ids=True)
+    assert not idle.is_full
 
 
 def test_only_changed_partitions_are_listed() -> None:
     session = begun()
     moved = {**BOTH, T0: at(0, 6)}
     assert session.request(moved, IDS) == SessionRequest(
-        77, 1, {T0: at(0, 6)}, (), {"t": T_ID}, by_id=True
+        77, 1, {T0: at(0, 6)}, (), {"t": T_ID}, uses_topic_ids=True
     )
     session.on_response(77, 0)
     added = {**moved, T1: at(1, 0)}
     assert session.request(added, IDS) == SessionRequest(
-        77, 2, {T1: at(1, 0)}, (), {"t": T_ID}, by_id=True
+        77, 2, {T1: at(1, 0)}, (), {"t": T_ID}, uses_topic_ids=True
     )
 
 
@@ -72,11 +72,11 @@ def test_unwanted_partitions_leave_the_session_and_can_return() -> None:
     session = begun()
     # By the id that it had: metadata no longer knows the topic.
     assert session.request({T0: at(0, 5)}, {"t": T_ID}) == SessionRequest(
-        77, 1, {}, (U0,), {"u": U_ID}, by_id=True
+        77, 1, {}, (U0,), {"u": U_ID}, uses_topic_ids=True
     )
     session.on_response(77, 0)
     assert session.request(BOTH, IDS) == SessionRequest(
-        77, 2, {U0: at(0, 7)}, (), {"u": U_ID}, by_id=True
+        77, 2, {U0: at(0, 7)}, (), {"u": U_ID}, uses_topic_ids=True
     )
 
 
@@ -126,7 +126,7 @@ def test_after_a_lost_response_all_partitions_are_listed_again() -> None:
     session.reset()
     assert session.request(BOTH, IDS) == full_after(77)
     session.on_response(80, 0)
-    assert session.request(BOTH, IDS) == SessionRequest(80, 1, {}, (), {}, by_id=True)
+    assert session.request(BOTH, IDS) == SessionRequest(80, 1, {}, (), {}, uses_topic_ids=True)
 
 
 def test_the_epoch_wraps_to_1() -> None:
@@ -135,31 +135,31 @@ def test_the_epoch_wraps_to_1() -> None:
     session._epoch = 2**31 - 1
     assert session.request(BOTH, IDS).epoch == 2**31 - 1
     session.on_response(77, 0)
-    assert session.request(BOTH, IDS) == SessionRequest(77, 1, {}, (), {}, by_id=True)
+    assert session.request(BOTH, IDS) == SessionRequest(77, 1, {}, (), {}, uses_topic_ids=True)
 
 
 def test_a_session_by_name_stays_by_name_in_empty_requests() -> None:
     """An empty request has no topic with a missing id."""
     ids = {"t": T_ID}
     session = begun(ids=ids)
-    assert session.request(BOTH, ids) == SessionRequest(77, 1, {}, (), {}, by_id=False)
+    assert session.request(BOTH, ids) == SessionRequest(77, 1, {}, (), {}, uses_topic_ids=False)
 
 
 def test_a_topic_without_an_id_starts_a_session_by_name() -> None:
     session = begun({T0: at(0, 5)})
     assert session.request(BOTH, {"t": T_ID}) == SessionRequest(
-        77, 0, BOTH, (), {"t": T_ID, "u": NO_ID}, by_id=False
+        77, 0, BOTH, (), {"t": T_ID, "u": NO_ID}, uses_topic_ids=False
     )
     session.on_response(80, 0)
     assert session.request({T0: at(0, 5)}, IDS) == SessionRequest(
-        80, 0, {T0: at(0, 5)}, (), {"t": T_ID}, by_id=True
+        80, 0, {T0: at(0, 5)}, (), {"t": T_ID}, uses_topic_ids=True
     )
 
 
 def test_a_recreated_topic_starts_a_new_session() -> None:
     session = begun()
     assert session.request(BOTH, {**IDS, "u": NEW_ID}) == SessionRequest(
-        77, 0, BOTH, (), {"t": T_ID, "u": NEW_ID}, by_id=True
+        77, 0, BOTH, (), {"t": T_ID, "u": NEW_ID}, uses_topic_ids=True
     )
 
 

@@ -164,12 +164,12 @@ def test_two_lists_are_missing_again_once_all_are_forgotten() -> None:
     """They may be of another cluster."""
     partitions = subscribed(pattern=ALL)
     note_lists(partitions, {}, {})
-    assert not partitions.needs_list
+    assert not partitions.needs_complete_response
     partitions.forget()
     note_lists(partitions, {})
-    assert partitions.needs_list
+    assert partitions.needs_complete_response
     note_lists(partitions, {})
-    assert not partitions.needs_list
+    assert not partitions.needs_complete_response
 
 
 def test_topics_that_are_not_subscribed_to_are_not_followed() -> None:
@@ -186,7 +186,7 @@ def test_topics_that_are_not_subscribed_to_are_not_followed() -> None:
 def test_a_topic_is_new_after_two_lists_without_it(lists: int, expected: list[int]) -> None:
     partitions = subscribed(pattern=ALL)
     note_lists(partitions, *[{"u": Described(TWO, 1)}] * lists)
-    assert partitions.needs_list == partitions.needs_response == (lists < 2)
+    assert partitions.needs_complete_response == partitions.needs_response == (lists < 2)
     note_lists(partitions, {"t": Described(ONE, 2)})
     assert (new(partitions, 2), new(partitions, 1, "u")) == (expected, [])
 
@@ -207,11 +207,11 @@ def test_a_topic_is_new_if_a_request_by_name_describes_it_after_the_lists() -> N
     assert (new(partitions, 2), new(partitions, 3, "u")) == ([0, 1], [1, 2])
 
 
-def test_another_pattern_needs_lists_of_its_own() -> None:
+def test_another_pattern_needs_complete_responses_of_its_own() -> None:
     partitions = subscribed(pattern=re.compile("a.*"))
     note_lists(partitions, {}, {}, {"b": Described(ONE, 1), "ab": Described(TWO, 1)})
     partitions.subscribe(frozenset(), re.compile(".*b"))
-    assert partitions.needs_list
+    assert partitions.needs_complete_response
     note_lists(partitions, {"b": Described(ONE, 1), "ab": Described(TWO, 1)})
     assert (new(partitions, 1, "b"), new(partitions, 1, "ab")) == ([], [0])
 

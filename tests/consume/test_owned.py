@@ -267,7 +267,7 @@ def test_a_seek_does_not_wait_for_the_listener() -> None:
     assert state == (True, True, 9.0)
     owned.seek(3)
     assert owned.look_up_at == 0.0
-    assert (owned.awaits_listener, owned.awaits_start_commit, owned.seeks) == (False, False, 1)
+    assert (owned.awaits_listener, owned.awaits_start_commit, owned.seek_count) == (False, False, 1)
 
 
 def test_the_lag_is_unknown_without_a_position_or_an_end() -> None:
@@ -330,7 +330,7 @@ REFUSED = BrokerError(29)
         ({"failure": NoOffsetError(())}, False),
         ({"paused": True}, False),
         # Paused, but the position is looked up all the same.
-        ({"paused": True, "reset": True}, True),
+        ({"paused": True, "needs_reset": True}, True),
         ({"paused": True, "position": UNKNOWN}, True),
         ({"position": UNKNOWN}, True),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.consume.plan import wanted
+from kafkagroup.consume.plan import partitions_to_fetch
 from kafkagroup.errors import ErrorCode, NoOffsetError
 from kafkagroup.types import TopicPartition
 
@@ -19,7 +19,7 @@ def owned(partition: int, **changes: object) -> OwnedPartition:
 
 
 def ask(*partitions: OwnedPartition, now: float = 10.0, room: int = 1) -> list[int]:
-    found = wanted(partitions, now, room=room, records_per_partition=50)
+    found = partitions_to_fetch(partitions, now, room=room, records_per_partition=50)
     return [o.tp.partition for o in found]
 
 
@@ -45,7 +45,7 @@ def test_a_partition_that_cannot_be_fetched_is_omitted() -> None:
         owned(1, revoked=True),
         owned(2, paused=True),
         owned(3, failure=NoOffsetError(())),
-        owned(4, reset=True),
+        owned(4, needs_reset=True),
         owned(5, is_out_of_range=True),
         owned(6, awaits_start_commit=True),
         owned(7, awaits_listener=True),

@@ -33,7 +33,7 @@ from kafkagroup.assign import (
     range_assignor,
 )
 from kafkagroup.broker import Broker
-from kafkagroup.consume.basis import encode_basis
+from kafkagroup.consume.partition_counts import encode_partition_counts
 from kafkagroup.errors import (
     DecodeError,
     ErrorCode,
@@ -98,7 +98,7 @@ async def test_a_group_of_consumers(bootstrap, name, fill):
                 client_id="me",
                 host="/127.0.0.1",
                 metadata=encode_subscription(subscription),
-                assignment=encode_assignment(owned, encode_basis({name: 3})),
+                assignment=encode_assignment(owned, encode_partition_counts({name: 3})),
                 subscription=subscription,
                 partitions=owned,
             ),

@@ -37,18 +37,18 @@ class _Refusal:
     error: BrokerError
     offset: int
     """Raised after the records that were fetched before it."""
-    seeks: int
+    seek_count: int
     """How often the application had sought by then."""
 
     @classmethod
     def of(cls, owned: OwnedPartition, error: BrokerError) -> _Refusal:
         """Return a refusal at the partition's present position."""
-        return cls(owned, error, owned.fetch_offset, owned.seeks)
+        return cls(owned, error, owned.fetch_offset, owned.seek_count)
 
     @property
     def is_outdated(self) -> bool:
         """Whether the application has sought since, or does not own the partition any more."""
-        return self.owned.revoked or self.owned.seeks != self.seeks
+        return self.owned.revoked or self.owned.seek_count != self.seek_count
 
     @property
     def is_next(self) -> bool:

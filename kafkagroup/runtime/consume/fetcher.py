@@ -26,10 +26,10 @@ from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.concurrency.slices import Slices, are_many, process_in_slices
 from kafkagroup.consume.fetch_budget import FetchBudget
-from kafkagroup.consume.fetch_in_flight import FetchInFlight, PollSchedule
+from kafkagroup.consume.fetch_in_flight import FetchInFlight, ImmediateFetchSchedule
 from kafkagroup.consume.fetch_session import FetchSession, SessionRequest, sessionless
 from kafkagroup.consume.owned import OwnedPartition
-from kafkagroup.consume.plan import is_fetchable, wanted
+from kafkagroup.consume.plan import is_fetchable, partitions_to_fetch
 from kafkagroup.errors import RETRIED_ERRORS, RequestTimeoutError
 from kafkagroup.runtime.consume.fetch_request import HIGHEST_BY_NAME, fetch_request
 from kafkagroup.runtime.consume.fetch_response import FetchOutcome, Processing, ResponseHandler
@@ -178,7 +178,7 @@ class Fetcher:
     def _ready(self, room: int, valid: Collection[OwnedPartition]) -> list[OwnedPartition]:
         """Return the partitions that may be fetched now, if `room` (bytes) is left, those with the
         fewest buffered bytes first."""
-        return wanted(
+        return partitions_to_fetch(
             valid,
             self._clock(),
             room=room,
@@ -301,7 +301,7 @@ class Fetcher:
             del self._long_polls[key]
             session.on_response(response.session_id, response.error_code)
             # A full request ends this error. If a full request got it, the next one must back off.
-            if FetchSession.is_session_error(response.error_code) and not session_request.full:
+            if FetchSession.is_session_error(response.error_code) and not session_request.is_full:
                 return _NO_REQUEST
             return (yield from self._responses.process(fetch, response, session.ends, node))
 
@@ -351,7 +351,7 @@ class Fetcher:
     async def _fetch_left_out(self, node_id: int) -> None:
         """Send immediate fetches until the long polls in flight leave no partition out."""
         immediate = self._immediate[node_id]
-        pauses, schedule = RetryBackoff(self._cluster.options), PollSchedule()
+        pauses, schedule = RetryBackoff(self._cluster.options), ImmediateFetchSchedule()
         while True:
             # Read first: a wake-up while the partitions are checked must end the wait below.
             woken, now = self._woken, self._clock()
@@ -389,7 +389,7 @@ class Fetcher:
                 outcome = await self._send(
                     node, _IMMEDIATE_CONNECTION, ready, session_request, room, 0.0, process
                 )
-                schedule.on_response(fetch, ready, self._clock(), empty=outcome.is_empty)
+                schedule.on_response(fetch, ready, self._clock(), is_empty=outcome.is_empty)
                 if outcome.is_metadata_stale:
                     self._sources.refresh()
                 pauses.reset()
@@ -517,7 +517,7 @@ class Fetcher:
                 await self._build(make, len(session_request.partitions)),
                 connection_id=connection_id,
                 timeout=wait + (self._timeout if is_slow else self._attempt_timeout),
-                highest=None if session_request.by_id else HIGHEST_BY_NAME,
+                highest=None if session_request.uses_topic_ids else HIGHEST_BY_NAME,
                 on_response=begin,
             )
             if is_slow and self._clock() < sent_at + wait + self._attempt_timeout:

@@ -26,7 +26,7 @@ from kafkagroup.assign import (
     sticky_assignor,
 )
 from kafkagroup.assign.spec import is_cooperative, read_user_data
-from kafkagroup.consume.basis import basis_in, encode_basis
+from kafkagroup.consume.partition_counts import encode_partition_counts, partition_counts_in
 from kafkagroup.errors import RETRIED_ERRORS, ConfigurationError
 from kafkagroup.events import RebalanceCause
 from kafkagroup.member.vocabulary import Compute, GenerationInfo
@@ -179,7 +179,7 @@ class Leader:
         partition counts, to compare with when it returns (KIP-814)."""
         if instance_id is None or instance_id != self._session.options.group_instance_id:
             return None
-        return encode_basis(self._partition_counts)
+        return encode_partition_counts(self._partition_counts)
 
     async def _loads(self) -> Mapping[TopicPartition, float]:
         """Return the loads that `partition_loads` reports."""
@@ -242,7 +242,9 @@ class Leader:
             await self._watch_topics(
                 *await run_job(self._cluster, partial(_subscriptions, generation.members), size)
             )
-            self._partition_counts = basis_in(generation.assignment) or self._partition_counts
+            self._partition_counts = (
+                partition_counts_in(generation.assignment) or self._partition_counts
+            )
         if self._must_refresh:
             self._must_refresh = False
             self._cluster.refresh_soon()

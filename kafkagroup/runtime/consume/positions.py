@@ -139,7 +139,7 @@ class Positions:
         """Look up the positions of partitions whose topics have these ids: the committed offsets
         first, then what the reset policy says where nothing is committed."""
         await apply_in_slices(partial(self._check_topics, topic_ids), pending)
-        new = [o for o in pending if o.position == UNKNOWN and not o.reset]
+        new = [o for o in pending if o.position == UNKNOWN and not o.needs_reset]
         if new and self._group_offsets is not None:
             for some in slices(new):
                 if not await self._read_committed(self._group_offsets, some, topic_ids):
@@ -150,7 +150,7 @@ class Positions:
         else:
             for owned in new:
                 owned.request_reset()
-        to_reset = [o for o in pending if o.reset and self._needs_position(o)]
+        to_reset = [o for o in pending if o.needs_reset and self._needs_position(o)]
         if self._policy == "none":
             for owned in to_reset:
                 if not self._starts_new(owned):
@@ -185,7 +185,7 @@ class Positions:
                 owned.position,
             )
             owned.request_reset()
-        if owned.reset:
+        if owned.needs_reset:
             owned.is_of_deleted_topic = True
 
     async def _read_committed(
@@ -257,7 +257,7 @@ class Positions:
         """Start at an offset that the leader has reported. `topic_ids`: as before the request."""
         is_new = self._starts_new(owned)
         self._refusals.end(owned)
-        failures = owned.attempts, owned.retry_at
+        failures = owned.failure_count, owned.retry_at
         # Without this, a batch that is still being read would set the position to its end.
         self._delivery.relocate(owned.tp, offset)
         topic_id = topic_ids[owned.tp.topic]
@@ -284,7 +284,7 @@ class Positions:
     def _needs_position(self, owned: OwnedPartition) -> bool:
         if owned.revoked or owned.failed:
             return False
-        if owned.position == UNKNOWN or owned.reset:
+        if owned.position == UNKNOWN or owned.needs_reset:
             return True
         topic = self._cluster.metadata.topics.get(owned.tp.topic)
         return topic is not None and owned.is_recreated(topic.topic_id)

@@ -61,5 +61,5 @@ class Preparation:
 
     def _prepare(self, reader: RecordReader) -> None:
         """Runs in the thread, until the batch is prepared or is not the next one any more."""
-        while self._session.delivery.heavy is reader and not reader.prepare():
+        while self._session.delivery.unprepared is reader and not reader.prepare():
             pass

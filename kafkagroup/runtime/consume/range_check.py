@@ -104,7 +104,7 @@ class RangeCheck:
             )
             self._request_reset(owned)
         elif offset <= end.offset:
-            if owned.attempts == 1:  # not again for each repeated fetch
+            if owned.failure_count == 1:  # not again for each repeated fetch
                 logger.info("%s: position %d is in the log, %s, and stays", tp, offset, log)
             self._report(owned, f"its leader refuses offset {offset}, and reports its log as {log}")
             owned.is_out_of_range = False
@@ -129,7 +129,7 @@ class RangeCheck:
         """Report a check that leaves the position in doubt. A successful fetch ends the report."""
         problem = Problem(
             subject=f"fetching {escaped(owned.tp.topic)}/{owned.tp.partition}",
-            cause=f"{cause} (OFFSET_OUT_OF_RANGE, {owned.attempts} times in a row)",
+            cause=f"{cause} (OFFSET_OUT_OF_RANGE, {owned.failure_count} times in a row)",
             advice="check the log of that broker, and that the brokers agree on its leader",
         )
         self._cluster.troubles.failed(("fetch", owned.tp), self._clock(), problem)

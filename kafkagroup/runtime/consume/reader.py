@@ -134,7 +134,7 @@ class Reader:
         if now - self._checkpoint_at > _MAX_BLOCKED:
             now = await self._checkpoint()
         # An earlier call may have begun the preparation, and was cancelled.
-        is_prepared_by_await = self._preparation.resume(self._delivery.heavy)
+        is_prepared_by_await = self._preparation.resume(self._delivery.unprepared)
         waited = False
         while True:
             if session.closing.has_begun:
@@ -149,16 +149,16 @@ class Reader:
             # partitions: without this check of the lease, two would process the same records.
             driver = session.member.driver
             owns = driver is None or driver.lease_left > 0.0
-            heavy = self._delivery.heavy if owns else None
-            is_prepared_by_await = heavy is not None
-            if heavy is not None:
-                if self._preparation.take(heavy):
-                    self._delivery.drop_heavy(heavy)
+            unprepared = self._delivery.unprepared if owns else None
+            is_prepared_by_await = unprepared is not None
+            if unprepared is not None:
+                if self._preparation.take(unprepared):
+                    self._delivery.note_prepared(unprepared)
                     continue
                 if waited and now >= until:
                     raise NothingArrived
                 # Not only for the thread: the batch may be revoked, or the consumer closed.
-                look_at = now + self._preparation.begin(heavy)
+                look_at = now + self._preparation.begin(unprepared)
                 now = await self._wait(min(until, look_at), owns=owns)
                 waited = True
                 continue
@@ -166,7 +166,7 @@ class Reader:
                 self._polls.note_poll(now)
                 self._grant()
                 return taken
-            if owns and self._delivery.heavy is not None:
+            if owns and self._delivery.unprepared is not None:
                 continue
             is_prepared_by_await = owns and self._delivery.unconverted is not None
             if is_prepared_by_await:
@@ -214,11 +214,11 @@ class Reader:
         self._reading = True
         self._permit.end()
         try:
-            made = await conversion.later(raw)
+            result = await conversion.later(raw)
         except Exception as error:
-            delivery.conversion_failed(raw, error)
+            delivery.on_conversion_failed(raw, error)
         else:
-            delivery.converted(raw, made)
+            delivery.on_converted(raw, result)
         finally:
             self._reading = False
         return anyio.current_time()

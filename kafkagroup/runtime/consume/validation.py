@@ -64,7 +64,7 @@ the position is validated with the leader that the metadata has."""
 
 def needs_validation(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
     """Whether the position must be validated before anything is fetched from it."""
-    if owned.fetch_offset == UNKNOWN or owned.revoked or owned.failed or owned.reset:
+    if owned.fetch_offset == UNKNOWN or owned.revoked or owned.failed or owned.needs_reset:
         return False
     topic = metadata.topics.get(owned.tp.topic)
     if topic is None:
@@ -107,7 +107,7 @@ class _EpochRequest:
         owned, leader = self.owned, metadata.leader(self.owned.tp)
         same = (owned.fetch_offset, owned.fetch_epoch) == (self.offset, self.epoch)
         same = same and leader is not None and leader.leader_epoch == self.leader_epoch
-        return same and not (owned.revoked or owned.failed or owned.reset)
+        return same and not (owned.revoked or owned.failed or owned.needs_reset)
 
 
 class Validation:
@@ -211,7 +211,7 @@ class Validation:
                 )
                 stale = True
                 continue
-            if leader.leader_epoch < owned.fetch_epoch and owned.attempts < _MAX_ATTEMPTS:
+            if leader.leader_epoch < owned.fetch_epoch and owned.failure_count < _MAX_ATTEMPTS:
                 # The last record read was written under a later leader than the metadata has.
                 owned.count_failure()
                 stale = True

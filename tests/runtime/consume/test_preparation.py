@@ -202,7 +202,7 @@ async def test_a_batch_that_is_not_wanted_any_more_is_not_kept_in_memory(
         c.pause(T1)
         await anyio.sleep(1)
         await by_limit(c)
-        reader = c._delivery.heavy
+        reader = c._delivery.unprepared
         threads.held.pop()()
         await anyio.sleep(1)
         c.seek(T0, 4)

@@ -17,24 +17,25 @@ from kafkagroup.wire.embedded_protocol import (
     encode_assignment,
 )
 
-__all__ = ["basis_in", "encode_basis"]
+__all__ = ["encode_partition_counts", "partition_counts_in"]
 
-_MARK = b"kafkagroup: partitions\0"
+_PREFIX = b"kafkagroup: partitions\0"
 """Marks the user data as this library's: leaders of other clients may store something else."""
 
 
-def encode_basis(counts: Mapping[str, int]) -> bytes:
+def encode_partition_counts(counts: Mapping[str, int]) -> bytes:
     """Encode topic -> partition count as the user data of an assignment."""
     # A count n is written as partition n, the first that the topic does not have.
-    return _MARK + encode_assignment(TopicPartition(t, n) for t, n in counts.items())
+    return _PREFIX + encode_assignment(TopicPartition(t, n) for t, n in counts.items())
 
 
-def basis_in(assignment: bytes) -> dict[str, int] | None:
+def partition_counts_in(assignment: bytes) -> dict[str, int] | None:
     """Return the partition counts in an assignment; None if it has none, or they are malformed."""
     data = assigned_user_data(assignment)
-    if data is None or not data.startswith(_MARK):
+    if data is None or not data.startswith(_PREFIX):
         return None
     try:
-        return dict(decode_assignment(data[len(_MARK) :]))
+        # Each decoded "partition" is a tuple of topic and count: see `encode_partition_counts`.
+        return dict(decode_assignment(data[len(_PREFIX) :]))
     except DecodeError:
         return None
