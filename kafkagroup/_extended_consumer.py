@@ -23,11 +23,11 @@ __all__ = ["ExtendedConsumer", "Extension", "TunedConsumer"]
 
 
 class Extension(Protocol):
-    """What defines the group."""
+    """Defines a group: its kind, its protocols, and how it assigns."""
 
     @property
     def performs_assignment(self) -> bool:
-        """Whether it assigns by itself."""
+        """Whether the extension computes assignments, and not one of the consumer's assignors."""
 
     def protocol_type(self) -> str:
         """Return the kind of group."""
@@ -107,6 +107,7 @@ class ExtendedSubscriber(Subscriber):
 class TunedConsumer(Consumer):
     """A consumer with private options."""
 
+    # Not `super().__init__`, which accepts no private options.
     def __init__(self, private_options: Mapping[str, Any], *topics: str, **options: Any) -> None:
         self._set_up(ConsumerOptions.checked({**options, **private_options}), *topics)
 

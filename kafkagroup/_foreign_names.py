@@ -133,7 +133,7 @@ _ATTRIBUTES = {
 }
 """Class -> another client's attribute -> what to use instead. A class has those of its bases."""
 
-_OF_RECORDS = {
+_SEND_KEYWORDS = {
     "callback": _DELIVERED,
     "on_delivery": _DELIVERED,
     "timestamp_ms": "timestamp",
@@ -190,8 +190,8 @@ _KEYWORDS: dict[str, dict[str, str]] = {
         "on_lost": _CALLBACKS,
         "on_revoke": _CALLBACKS,
     },
-    "send": _OF_RECORDS,
-    "send_nowait": _OF_RECORDS,
+    "send": _SEND_KEYWORDS,
+    "send_nowait": _SEND_KEYWORDS,
     "send_many": {"key": "send() has key", "timestamp": "send() has timestamp"},
     "open": {
         "security": "options=kafkagroup.broker.ClientOptions(security=...)",
@@ -343,6 +343,7 @@ def unknown_keywords(
 
 
 def _keyword(method: str, name: str, names: Collection[str], waits: bool) -> str | None:
+    """Return what to use instead of a keyword; None if there is nothing like it."""
     if answer := _KEYWORDS.get(method, {}).get(name):
         return f"{name} is {answer} here" if answer in names else f"{name}: {answer}"
     if name in names:
@@ -363,7 +364,8 @@ def unknown_import(module: str, name: str) -> AttributeError | ImportError:
     An import statement replaces an AttributeError by an ImportError of its own; it raises another
     error as it is.
     """
-    answer = _name(name)
+    answer = _replacement(name)
+    # Two frames up is the code that uses the name: the frame between is the `__getattr__`.
     if answer is None or not _is_import(sys._getframe(2)):
         message = f"module {module!r} has no attribute {name!r}" + (f"; {answer}" if answer else "")
         return AttributeError(message, name=name, obj=sys.modules[module])
@@ -377,9 +379,10 @@ def _is_import(frame: FrameType) -> bool:
     return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
 
 
-def _name(name: str) -> str | None:
+def _replacement(name: str) -> str | None:
+    """Return what to use instead of a name; None if there is nothing like it."""
     ours = _NAMES.get(name, name)
-    if " " in ours:
+    if " " in ours:  # a sentence
         return ours
     error = f"{name.removesuffix('Exception')}Error"
     if found := ours if "." in ours else _path(ours) or _path(error):

@@ -26,10 +26,10 @@ def check() -> None:
     for _, name, crc in compiled:
         try:
             with open(os.path.join(top, name), "rb") as source:
-                fresh = crc32(source.read()) == int(crc)
+                is_unchanged = crc32(source.read()) == int(crc)
         except FileNotFoundError:
-            fresh = False
-        if not fresh:
+            is_unchanged = False
+        if not is_unchanged:
             raise ImportError(f"{name} has changed since it was compiled; run `make compile`")
     # On Windows the list has other separators than the folders below.
     listed = {os.path.normpath(f"{top}/{name}").removesuffix(".py") for _, name, _ in compiled}

@@ -85,7 +85,7 @@ class Option:
         self.default = default
         """`REQUIRED` if there is none. If it is None, users may pass None."""
         self.text = text
-        """Its row in the documentation, in Markdown."""
+        """What it means, in Markdown, for the documentation."""
         self.annotation = annotation
         """The type of the value that users pass, spelled as in the signature."""
         self.has_type = has_type
@@ -95,7 +95,8 @@ class Option:
         self.is_valid = is_valid
         """Whether a value of the right type is accepted; None if each is."""
         self.least = least
-        """The lower limit of a number, or the name of an option, declared before, with it."""
+        """The lower limit of a number; or the name of the option, declared before this one, whose
+        value is the limit."""
         self.convert = convert
         """Returns the value as the library stores it; None if that is the same."""
         self.suffix = suffix
@@ -227,10 +228,11 @@ def _to_seconds(value: float) -> float:
 def declared(cls: type) -> dict[str, Option]:
     """Return the name that users write -> option, in the order of declaration, without the private
     ones."""
-    return {name: option for name, option in _all(cls).items() if not option.is_private}
+    return {name: option for name, option in _all_declared(cls).items() if not option.is_private}
 
 
-def _all(cls: type) -> dict[str, Option]:
+def _all_declared(cls: type) -> dict[str, Option]:
+    """Return the same with the private ones."""
     options: dict[str, Option] = {
         name: attribute.metadata[Option] for name, attribute in fields(cls).items()
     }
@@ -245,7 +247,7 @@ def checked_values(cls: type, given: Given) -> dict[str, Any]:
     """
     filled: dict[str, Any] = {}
     values: dict[str, Any] = {}
-    for name, option in _all(cls).items():
+    for name, option in _all_declared(cls).items():
         value = given.get(name, option.default)
         if value is None and option.otherwise is not None:
             other = option.otherwise

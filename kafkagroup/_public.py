@@ -45,7 +45,7 @@ def late_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
             value = getattr(import_module(home), attribute)
             setattr(sys.modules[module], name, value)
             return value
-        # Others are modules, which `from kafkagroup import ...` looks for here.
+        # Other names may be submodules, which `from kafkagroup import ...` looks up here first.
         if name[0].isupper() or name.startswith(_FUNCTIONS) or name.endswith("_assignor"):
             raise import_module("kafkagroup._foreign_names").unknown_import(module, name)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

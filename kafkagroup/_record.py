@@ -146,8 +146,8 @@ class Record:
         headers = self._headers
         if isinstance(headers, tuple):
             return headers
-        made = self._headers = headers.read()
-        return made
+        decoded = self._headers = headers.read()
+        return decoded
 
     @property
     def leader_epoch(self) -> int:
@@ -207,5 +207,5 @@ if cython.compiled:
     cython.cast("PyTypeObject *", Record).tp_name = b"kafkagroup.Record"
 else:
     public(Record)
-    # In Python code it would double the time that each property takes.
+    # In Python code `__getattr__` would double the time that each property takes.
     del Record.__getattr__

@@ -60,8 +60,9 @@ def _opened(numbers: tuple[signal.Signals, ...]) -> Iterator[AsyncIterator[signa
 
 
 def _is_of_loop(handler: Callable[..., object]) -> bool:
-    """Whether a handler only wakes a loop, which knows who receives the signal: of another receiver
-    that is open. Put back, it would let signals go unnoticed."""
+    """Return whether a handler is an event loop's, for another receiver that is still open. It only
+    wakes the loop, which has forgotten that receiver: put back, it would let signals go
+    unnoticed."""
     module = getattr(handler, "__module__", None) or ""
     return module.partition(".")[0] in ("asyncio", "uvloop")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["escaped", "printable"]
 
 _MAX_SHOWN = 500
-"""Most characters of a peer's text in an error or a log."""
+"""The most characters of a peer's text in an error or a log."""
 
 
 def escaped(text: str, limit: int = _MAX_SHOWN) -> str:

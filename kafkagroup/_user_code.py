@@ -1,8 +1,8 @@
 """Errors of the user's code: callbacks, deserializers, assignors, token sources.
 
-Code that awaits a task which somebody has cancelled lets CancelledError out, which is no Exception.
-In a task of this library it would end that task in silence, and in the application's task it would
-look as if that one had been cancelled.
+Code that awaits a cancelled task lets CancelledError out, which is no Exception. In a task of this
+library it would end that task in silence, and in the application's task it would look as if that
+one had been cancelled.
 """
 
 from __future__ import annotations

@@ -228,6 +228,7 @@ class Broker(Explained, BrokerClient):
             protocol_type=protocol_type,
         )
         member = Member(config=config, protocols=tuple(protocols), member_id=member_id)
+        # The coordinator may hold the request for the rebalance timeout: 5 s more for the response.
         timeout = max(self._options.request_timeout, rebalance_timeout + 5)
         return await self.request(
             join_request(member), connection_id=connection_id, timeout=timeout

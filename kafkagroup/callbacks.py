@@ -1,6 +1,7 @@
 """The types of the functions that an application passes to a client.
 
-The options name them, and what calls them: `consume` the deserializers, `runtime` the others.
+`options` declares the options that take such functions. `consume` calls the deserializers, and
+`runtime` the others.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ AssignedCallback = PartitionsCallback
 start; None leaves a partition where it would start anyway. Any other result is an error, which the
 application's next call raises."""
 
-Bytes = bytes | bytearray | memoryview | None
+Serialized = bytes | bytearray | memoryview | None
 
-Serializer: TypeAlias = "Callable[[T_contra], Bytes | Awaitable[Bytes]]"
+Serializer: TypeAlias = "Callable[[T_contra], Serialized | Awaitable[Serialized]]"
 """A function or coroutine function, called with each key or value that is not None; returns its
 bytes, or None."""
 

@@ -306,6 +306,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """
 
     def _set_up(self, options: ConsumerOptions, *topics: Topics) -> None:
+        """Called by the constructor, with the checked options (`takes_options`)."""
         super().__init__(
             options.close_timeout,
             f"group_id={options.group_id!r}, client_id={options.client_id!r}",
@@ -329,14 +330,15 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._client_options = connection_options(
             options, self._session.log.name, options.max_frame_bytes
         )
-        self._manual = False
+        self._is_assigned_manually = False
+        """Whether `assign` chose the partitions, so that there is no membership."""
         self._is_changing = False
         """Whether `unsubscribe` or `assign` is under way."""
         self._engine: Engine | None = None
         self._reader = Reader(self._session, self._rejoin)
-        self._unsettled: Any = None
-        """A ConsumingTransaction with records that come again, or not: it was not entered, or its
-        outcome is not known."""
+        self._unsettled_transaction: Any = None
+        """The last ConsumingTransaction, if its records may have to be delivered again: it was not
+        entered, or its outcome is not known. Else None."""
         self._checkup: Checkup | None = None
         """Set by the first call of `health`."""
 
@@ -435,7 +437,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         # Do not check for closing here: this call must still count the last record as processed.
         self._raise_if_not_started()
         self._check_origin()
-        # It would count the record of another task as processed, too.
+        # A poll in a callback would count the record as processed that another task has in flight.
         self._session.refuse_in_callback("taking records")
         if until == math.inf:
             self._raise_if_nothing_to_consume()
@@ -467,7 +469,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         return not self._is_changing
 
     def _raise_if_nothing_to_consume(self) -> None:
-        """Raise where a caller would wait forever."""
+        """Raise where a caller would wait forever; not where the close or a reported error ends its
+        wait."""
         session = self._session
         if not self._has_nothing_to_consume:
             return
@@ -478,7 +481,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             )
 
     def _raise_if_closed(self) -> None:
-        """Raise unless the consumer runs here. While it closes, callbacks may still commit."""
+        """Raise unless the consumer runs, in this process and event loop. While it closes, it still
+        runs: callbacks may commit."""
         self._raise_if_not_started()
         self._check_origin()
         self._raise_if_stopped()
@@ -487,6 +491,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if self._stopped.is_set():
             raise self._session.closing.error()
         self._session.errors.raise_failure()
+        # The application continues although it was told of a refused login: log in again.
         self._session.resume_logins()
 
     # ------------------------------------------------------------ subscription and assignment
@@ -502,7 +507,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """
         self._check_origin()
         self._refuse_while_leaving("subscribe()")
-        if self._manual:
+        if self._is_assigned_manually:
             raise IllegalStateError("assign() was called; call unsubscribe() first")
         self._raise_if_stopped()
         subscription, matcher = checked_topics(topics), checked_pattern(pattern, topics)
@@ -525,7 +530,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         callback, it requests that and returns; the member leaves after the callback."""
         self._check_origin()
         self._subscription, self._pattern = frozenset(), None
-        self._manual = False
+        self._is_assigned_manually = False
         if self._engine is not None:
             with self._changing(), self._session.caller_waits():
                 await self._engine.unsubscribe("the consumer unsubscribed")
@@ -544,7 +549,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._raise_if_stopped()
         wanted = set(partitions_of(partitions))
         checked_topics({tp.topic for tp in wanted})
-        self._manual = True
+        self._is_assigned_manually = True
         if self._engine is None:
             self._delivery.own(sorted(wanted))
         else:
@@ -570,8 +575,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         With the classic protocol all members rejoin and the leader computes a new assignment. If a
         rebalance is under way that this member has already joined, another one follows. With
         KIP-848 only the coordinator starts a rebalance: the member sends a full heartbeat at once,
-        and the response has its full assignment. That repairs a difference between the two;
-        otherwise no partition moves, and other members do not notice.
+        and the response has its full assignment. If the member's assignment differs from that, it
+        is repaired; otherwise no partition moves, and other members do not notice.
 
         Raises: ClosedError, IllegalStateError for a consumer that is in no group.
         """
@@ -619,7 +624,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         is_waiting = False
         while True:
             self._raise_if_closed()
-            if self._options.group_id is None or self._manual:
+            if self._options.group_id is None or self._is_assigned_manually:
                 return self.assignment()
             if self._engine is not None and self._engine.is_assigned:
                 return self.assignment()
@@ -637,8 +642,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         `on_partitions_assigned`, too.
 
         Raises: NotAssignedError, also while a partition is revoked before its position was found;
-        NoOffsetError or OffsetOutOfRangeError until the application
-        seeks; BrokerError while a broker refuses the look-up, which is repeated.
+        NoOffsetError or OffsetOutOfRangeError until the application seeks; BrokerError while a
+        broker refuses the look-up, which is repeated.
         """
         tp = partition_of(partition)
         awaited: OwnedPartition | None = None
@@ -654,7 +659,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 raise NotAssignedError(
                     f"{tp} is being revoked, and its position was not looked up before"
                 )
-            if awaited is not owned and self._engine is not None:
+            if awaited is not owned and self._engine is not None:  # once for each assignment
                 self._engine.look_up_positions()
             awaited = owned
             with self._until_stopped():
@@ -894,12 +899,12 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         the partition is not paused any more.
         Raises: NotAssignedError.
         """
-        for tp in self._assigned(partitions):
+        for tp in self._require_assigned(partitions):
             self._delivery.pause(tp)
 
     def resume(self, *partitions: Partitions) -> None:
         """Resume paused partitions. Raises: NotAssignedError."""
-        for tp in self._assigned(partitions):
+        for tp in self._require_assigned(partitions):
             self._delivery.resume(tp)
         if self._engine is not None:
             self._engine.wake()
@@ -908,7 +913,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """Return the assigned partitions that are paused."""
         return frozenset(tp for tp in self.assignment() if self._delivery.owned[tp].paused)
 
-    def _assigned(self, partitions: Sequence[Partitions]) -> list[TopicPartition]:
+    def _require_assigned(self, partitions: Sequence[Partitions]) -> list[TopicPartition]:
+        """Return the partitions in these arguments. Raises: NotAssignedError."""
         self._check_origin()
         assigned = self.assignment()
         wanted = partitions_of(*partitions)
@@ -971,7 +977,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         partitions: Sequence[Partitions],
     ) -> None:
         self._raise_if_closed()
-        chosen = self._assigned(partitions or sorted(self.assignment()))
+        chosen = self._require_assigned(partitions or sorted(self.assignment()))
         owned = {tp: self._delivery.owned[tp] for tp in chosen}
         for tp, offset in (await look_up(chosen)).items():
             # Another member may have committed since. A seek of the new assignment would rewind it.
@@ -1061,6 +1067,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             self._spawn(tasks, function, name)
 
         engine = self._create_engine(cluster, spawn)
+        # Before the first metadata response, which shows the partitions that are not new.
         engine.new_partitions.subscribe(self._subscription)
         with cluster.topics.during(self._subscription):
             await cluster.refresh()
@@ -1088,8 +1095,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             self._log_unraised()
 
     def _log_unraised(self) -> None:
-        """Log the errors that no call raises any more, as that of `on_partitions_revoked` while the
-        consumer leaves its group."""
+        """Log the errors that no call raises any more, such as one of `on_partitions_revoked` while
+        the consumer leaves its group."""
         name = self._session.log.name
         for error in self._session.errors.take_reported():
             logger.error("%s: closed before a call raised %r", name, error, exc_info=error)

@@ -1,9 +1,9 @@
 """Consume, transform, produce: each record exactly once, from a group to topics.
 
-A transaction has the records of some polls, none of which is complete before the transaction is.
-Its offsets go to the group's coordinator with it. If it is aborted, the consumer returns to the
-first record of each partition by what is noted here, not by the committed offsets: those are older
-while the transaction before has not ended at its coordinator.
+A transaction has the records of several polls, which count as processed only when it is committed.
+It commits the offsets after them. If it is aborted, the consumer returns to the first record of
+each partition, which is noted here. The committed offsets would not do: they are older while the
+transaction before has not ended at its coordinator.
 """
 
 from __future__ import annotations
@@ -76,42 +76,44 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
         when the consumer is stopped. Raises: ClosedError when the producer is."""
         consumer = self._consumer
         acknowledgement = consumer._delivery.acknowledgement
-        taken = ConsumingTransaction(self._producer, consumer)
+        transaction = ConsumingTransaction(self._producer, consumer)
         try:
             consumer._check_transactional()
-            if consumer._unsettled is not None:
-                await consumer._unsettled._settle()
+            if consumer._unsettled_transaction is not None:
+                await consumer._unsettled_transaction._settle()
             acknowledgement.is_held = False
             with self._producer._until_stopped():
-                await self._collect(taken)
+                await self._collect(transaction)
         except NotStartedError:
             raise
         except ClosedError:
             if consumer.closed:
                 raise StopAsyncIteration from None  # it was stopped in the last transaction
-            taken._rewind()
+            transaction._rewind()
             raise
         except BaseException:
-            taken._rewind()
+            transaction._rewind()
             raise
         finally:
             acknowledgement.is_held = False
-        if not taken._records:
+        if not transaction._records:
             raise StopAsyncIteration  # the consumer is stopped
-        consumer._unsettled = taken  # until it is entered
-        return taken
+        consumer._unsettled_transaction = transaction  # until it is entered
+        return transaction
 
-    async def _collect(self, taken: ConsumingTransaction[K_co, V_co, K_contra, V_contra]) -> None:
+    async def _collect(
+        self, transaction: ConsumingTransaction[K_co, V_co, K_contra, V_contra]
+    ) -> None:
         consumer = self._consumer
-        taken._take(await consumer.getmany(self._max_records, math.inf))
+        transaction._take(await consumer.getmany(self._max_records, math.inf))
         # What was delivered stays in flight over the polls that follow.
         consumer._delivery.acknowledgement.is_held = True
-        until = anyio.current_time() + self._max_interval
-        while taken._records and (left := self._max_records - len(taken._records)):
-            timeout = until - anyio.current_time()
+        deadline = anyio.current_time() + self._max_interval
+        while transaction._records and (left := self._max_records - len(transaction._records)):
+            timeout = deadline - anyio.current_time()
             if timeout <= 0 or consumer.closed or consumer._session.is_draining:
                 return
-            taken._take(await consumer.getmany(left, timeout))
+            transaction._take(await consumer.getmany(left, timeout))
 
 
 @public
@@ -143,11 +145,15 @@ class ConsumingTransaction(
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         """The partitions of the records, in the assignment in which they were delivered."""
         self._starts: dict[TopicPartition, int] = {}
+        """The offset of each partition's first record."""
         self._ends: dict[TopicPartition, OffsetAndMetadata] = {}
+        """The offsets after the last records, to commit."""
         self._scope = anyio.CancelScope()
+        """Cancels the block at the transaction's deadline."""
         self._is_outcome_unknown = False
 
     def _take(self, found: dict[TopicPartition, list[Record[K_co, V_co]]]) -> None:
+        """Add the records of a poll."""
         for tp, records in found.items():
             owned = self._consumer._delivery.owned.get(tp)
             if owned is None:
@@ -164,7 +170,7 @@ class ConsumingTransaction(
 
     async def __aenter__(self) -> list[Record[K_co, V_co]]:  # type: ignore[override]
         """Begin, and return the records."""
-        self._consumer._unsettled = None
+        self._consumer._unsettled_transaction = None
         acknowledgement = self._consumer._delivery.acknowledgement
         acknowledgement.is_held = True  # a poll in the block must not complete them either
         try:
@@ -192,20 +198,21 @@ class ConsumingTransaction(
             if late is not None:
                 raise late
         except BaseException as error:
-            if not _goes_on_after(error):
+            if not _continues_after(error):
                 raise
             logger.warning("a transaction is aborted, and its records come again: %s", error)
-        return late is not None
+        return late is not None  # suppress the cancellation by `_scope`, and nothing else
 
     async def _end(self, cause: BaseException | None) -> None:
-        """Commit, or abort because of `cause`; then release the records, or return to them."""
+        """Commit, after which the records count as processed; or abort because of `cause`, and
+        return to them. Raises: as `Transaction`; why its offsets were not sent; not `cause`."""
         failure = await self._send_all_offsets() if cause is None else None
         cause = cause or failure
         try:
             await super().__aexit__(None if cause is None else type(cause), cause, None)
         except TransactionOutcomeUnknownError:
             self._is_outcome_unknown = True
-            self._consumer._unsettled = self
+            self._consumer._unsettled_transaction = self
             self._release()
             raise
         except BaseException:
@@ -220,11 +227,11 @@ class ConsumingTransaction(
             raise failure
 
     async def _settle(self) -> None:
-        """Return to the first records if the transaction was not entered, or was aborted in the
-        end. Raises: as `Consumer.committed`."""
+        """Return to the first records if the transaction was not entered, or turns out to be
+        aborted. Raises: as `Consumer.committed`."""
         if not (self._is_outcome_unknown and await self._has_committed()):
             self._rewind()
-        self._consumer._unsettled = None
+        self._consumer._unsettled_transaction = None
 
     async def _has_committed(self) -> bool:
         """Return whether the group has the offsets, once the transaction has ended at its
@@ -245,13 +252,14 @@ class ConsumingTransaction(
         return None
 
     def _release(self) -> None:
-        """Let a revocation go on, which waits for the records in flight: their next owner gets
-        them."""
+        """Drop the records in flight. A revocation may be waiting for them; their next owner
+        delivers them again."""
         self._consumer._delivery.acknowledgement.is_held = False
         self._consumer._session.drop_in_flight()
 
     def _rewind(self) -> None:
-        """Return to the first records: nothing that was fetched after them is delivered."""
+        """Return to the first record of each partition that is still assigned, so that all records
+        are delivered again."""
         self._release()
         owned = self._consumer._delivery.owned
         for tp, start in self._starts.items():
@@ -261,9 +269,10 @@ class ConsumingTransaction(
                 self._consumer.seek(tp, start)
 
 
-def _goes_on_after(error: BaseException | None) -> bool:
-    """Whether the iteration continues: a member has lost partitions, or its generation; brokers
-    have not answered in time; or the coordinator has aborted the transaction at its timeout."""
+def _continues_after(error: BaseException) -> bool:
+    """Return whether the iteration continues after this error: the member has lost partitions, or
+    its generation; brokers have not answered in time; or the coordinator has aborted the
+    transaction at its timeout."""
     if isinstance(error, TransactionAbortedError):
         error = error.why
     if isinstance(error, BrokerError):

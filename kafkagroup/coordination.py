@@ -196,7 +196,7 @@ def elect(members: Mapping[str, bytes]) -> dict[str, bytes]:
     return dict.fromkeys(candidates, elected)
 
 
-def share_out(shards: int, members: Mapping[str, bytes]) -> dict[str, bytes]:
+def assign_shards(shards: int, members: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return each member's assignment: its shards, and all members with their values.
 
     Every shard has one owner; counts differ by at most one; no assignment with these two properties
@@ -212,6 +212,7 @@ def share_out(shards: int, members: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _balance(shards: int, workers: Mapping[str, _ShardsMetadata]) -> dict[str, list[int]]:
+    """Return member id -> its shards, as `assign_shards` describes."""
     owners: dict[int, str] = {}
     for member_id in sorted(workers, key=lambda m: (workers[m].generation, m)):
         owners.update(dict.fromkeys(workers[member_id].owned, member_id))
@@ -252,7 +253,7 @@ class _CoordinatedMember(Explained, ABC):
         self._group_id = group_id
         self._protocol = protocol
         self._member = GroupMember(group_id, protocol, **options)
-        self._member._log_as(self._kind, self._described)
+        self._member._log_as(self._kind, self._describe)
         self._last: Generation | None = None
         """The last generation that was returned, until it is released."""
 
@@ -297,7 +298,7 @@ class _CoordinatedMember(Explained, ABC):
 
     def metrics(self) -> GroupMetrics:
         """Return the heartbeats, joins and syncs of the last minute, the rebalances with their
-        causes, and the loop's lag. May be called from any thread.
+        causes, and the delay of the loop. May be called from any thread.
 
         Raises: NotStartedError before the start, and in a process that was forked from the one that
         started it."""
@@ -325,23 +326,23 @@ class _CoordinatedMember(Explained, ABC):
     def _metadata(self) -> bytes:
         """Return this member's metadata for the next generation."""
 
-    def _described(self, generation: GenerationInfo) -> tuple[str, bool]:
-        """Return an assignment in words, and whether it has anything, for the log."""
+    def _describe(self, generation: GenerationInfo) -> tuple[str, bool]:
+        """Return an assignment in words, and whether it is not empty, for the log."""
         try:
-            return self._words(generation)
+            return self._describe_decoded(generation)
         except DecodeError as error:
             return f"what cannot be read ({error})", False
 
     @abstractmethod
-    def _words(self, generation: GenerationInfo) -> tuple[str, bool]:
-        """Implement `_described`. Raises: DecodeError."""
+    def _describe_decoded(self, generation: GenerationInfo) -> tuple[str, bool]:
+        """Return what `_describe` returns. Raises: DecodeError if the assignment cannot be read."""
 
     async def _next(self) -> Generation:
         """Wait until the last generation is over, release it, and wait for the next one."""
         self._member._check_origin()
         if self._last is not None:
-            # New metadata before that would cause another rebalance; after the next one is
-            # requested it would come too late.
+            # New metadata before the generation is over would cause another rebalance; after the
+            # next generation is requested it would come too late.
             await self._last.over.wait()
             self._update(self._metadata())
             self._last = None
@@ -354,11 +355,13 @@ class _CoordinatedMember(Explained, ABC):
         return self._last
 
     def _update(self, metadata: bytes, *, rejoin: bool = False) -> None:
+        """Replace the metadata if it has changed; with `rejoin`, request a rebalance anyway."""
         if rejoin or metadata != self._protocol.metadata:
             self._protocol = attrs.evolve(self._protocol, metadata=metadata)
             self._member.update(self._protocol)
 
     async def _protocol_conflict(self) -> str:
+        """Return why the coordinator has refused this member's protocol, for an error message."""
         mine = f"{self._protocol.type}/{self._protocol.name}"
         try:
             group = await self._member.describe()
@@ -527,7 +530,7 @@ class Election(_CoordinatedMember):
     def _metadata(self) -> bytes:
         return _write(_ElectionMetadata(value=self._value, led=self._led))
 
-    def _words(self, generation: GenerationInfo) -> tuple[str, bool]:
+    def _describe_decoded(self, generation: GenerationInfo) -> tuple[str, bool]:
         leader_id = _assignment_of(_ElectionAssignment, generation).leader_id
         if leader_id == generation.member_id:
             return "the leadership", True
@@ -543,7 +546,7 @@ class Election(_CoordinatedMember):
         uses the group; the errors of `GroupMember`. Iteration ends after `stop`.
         """
         self._member._check_origin()
-        if self._leads():
+        if self._is_leading():  # to request the next leadership is to resign
             self._led = _RESIGNED
             self._update(self._metadata(), rejoin=True)
         while True:
@@ -553,7 +556,7 @@ class Election(_CoordinatedMember):
                 self._led = generation.generation_id
                 return Leadership(generation)
 
-    def _leads(self) -> bool:
+    def _is_leading(self) -> bool:
         last = self._last
         return self._led >= 0 and last is not None and last is self._member.generation
 
@@ -717,7 +720,10 @@ class Shards(_CoordinatedMember):
         self._current: ShardAssignment | None = None
         # The name has the number of shards, so that the coordinator refuses another number.
         protocol = GroupProtocol(
-            "kafkagroup-shards", f"{shards}-shards", self._metadata(), partial(share_out, shards)
+            "kafkagroup-shards",
+            f"{shards}-shards",
+            self._metadata(),
+            partial(assign_shards, shards),
         )
         super().__init__(group_id, protocol, options)
 
@@ -726,7 +732,7 @@ class Shards(_CoordinatedMember):
         generation, owned = (_NEVER, ()) if current is None else (current.token, current.mine)
         return _write(_ShardsMetadata(value=self._value, generation=generation, owned=owned))
 
-    def _words(self, generation: GenerationInfo) -> tuple[str, bool]:
+    def _describe_decoded(self, generation: GenerationInfo) -> tuple[str, bool]:
         mine = _assignment_of(_ShardsAssignment, generation).mine
         count = f"{len(mine):,} of {counted(self._shards, 'shard')}"
         return (f"{count}: {first_few(mine, len(mine))}" if mine else count), bool(mine)

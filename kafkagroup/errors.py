@@ -422,6 +422,8 @@ _RETRIABLE = frozenset(
         ErrorCode.SHARE_SESSION_LIMIT_REACHED,
     )
 )
+"""The codes of errors that may pass."""
+
 _STALE_METADATA = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -439,6 +441,7 @@ _STALE_METADATA = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     )
 )
+"""The codes of errors that a refresh of the metadata may resolve."""
 
 
 @public
@@ -515,9 +518,9 @@ def broker_error(
     group: str | None = None,
     transactional_id: str | None = None,
 ) -> BrokerError:
-    """Return the error of a code. A denial of a topic, a group, a transactional id or the cluster
-    is an AuthorizationError: it names what the code is about, and the operation that an ACL must
-    allow, but for the cluster, of which the operation depends on the request."""
+    """Return the error of a code: an AuthorizationError if a topic, a group, a transactional id or
+    the cluster is denied. That error names the resource and the `operation` that an ACL must allow;
+    for the cluster no operation, because it depends on the request."""
     match code:
         case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             resource = "" if topic is None else f"topic {topic!r}"
@@ -534,7 +537,7 @@ def broker_error(
 
 
 _MAX_LISTED = 5
-"""Most errors that the message of a group names."""
+"""The most errors that the message of a ChangesRefusedError names."""
 
 
 def error_name(code: int) -> str:

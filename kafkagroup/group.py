@@ -194,6 +194,7 @@ class GroupMember(Service):
     def _set_up(
         self, options: GroupMemberOptions, protocols: GroupProtocol | Iterable[GroupProtocol]
     ) -> None:
+        """Called by the constructor, with the checked options (`takes_options`)."""
         super().__init__(
             options.close_timeout,
             f"group_id={options.group_id!r}, client_id={options.client_id!r}",
@@ -203,7 +204,8 @@ class GroupMember(Service):
         _check_protocols(given)
         self._servers = parse_servers(options.bootstrap_servers)
         self._log = MembershipLog("member", options.client_id, options.group_id)
-        self._options = connection_options(options, self._log.name)
+        self._client_options = connection_options(options, self._log.name)
+        # `exclusive_generations`: it has an effect only with ZooKeeper.
         self._config = evolve(member_config(options, given[0].type), exclusive_generations=True)
         self._metadata = MemberMetadata(protocols=_metadata_of(given))
         """What the first member joins with."""
@@ -219,6 +221,8 @@ class GroupMember(Service):
             lambda: self._running_driver().ownership.lease_expires_at,
             self._on_lease_expired,
             max_stall=options.rebalance_timeout,
+            # A heartbeat thread extends the lease while the loop is stalled: after the stall, the
+            # deadlines of scopes would be outdated.
             timed=not is_threaded or options.membership is not None,
             log=self._log,
         )
@@ -250,6 +254,7 @@ class GroupMember(Service):
         self._check_origin()
         queue = self._queue
         if self._cluster is not None and not queue.has_report:
+            # The application continues although it was told of a refused login: log in again.
             self._cluster.logins.resume()
         queue.release()
         await anyio.lowlevel.checkpoint()
@@ -438,7 +443,7 @@ class GroupMember(Service):
         self._clock = clock.loop_now
 
     async def _open(self, tasks: TaskGroup) -> None:
-        self._cluster = Cluster(self._servers, self._options, tasks, self._troubles)
+        self._cluster = Cluster(self._servers, self._client_options, tasks, self._troubles)
         if self._member_factory is None:
             await self._cluster.refresh()
             self._cluster.watch_identity(
@@ -473,13 +478,13 @@ class GroupMember(Service):
             await self._members.run(driver)
 
     def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
-        """End the membership: it was in the group of the cluster before."""
+        """End the membership, which was in a group of the former cluster."""
         reason = f"cluster {change.found} was adopted"
-        # Without a request to leave: the group there does not know this member.
+        # Without a request to leave: the group of the adopted cluster does not know this member.
         self._running_driver().leave(reason, leave_group=False, lost=True)
 
     def _on_lease_expired(self) -> None:
-        """Join again: the queue has ended the generation, as its lease has expired."""
+        """Join again, after the queue has ended the generation because its lease has expired."""
         reason = "no heartbeat was acknowledged within the session timeout"
         self._rejoin(RebalanceCause.SILENCE, reason)
 
@@ -500,7 +505,8 @@ class GroupMember(Service):
         await queue.wait_vacated()
         driver = self._driver
         if driver is not None and driver.closed.is_set() and self._members.unanswered_id:
-            # Again, with a member that only leaves.
+            # The last member has ended, but the coordinator may still count it, as its request to
+            # leave failed: repeat it by a member that only leaves.
             driver = self._members.create(self._config, MemberMetadata(protocols=driver.protocols))
             self._leave_by(driver, deadline)
             await self._members.run(driver)
@@ -519,11 +525,11 @@ class GroupMember(Service):
         self._queue.on_fatal_error(error)
 
     def _log_as(self, kind: str, describe: Callable[[GenerationInfo], tuple[str, bool]]) -> None:
-        """Let log lines call the client `kind`, and describe what it is assigned by `describe`, as
-        `MembershipLog` has it."""
-        name = client_name(kind, self._options.client_id, self._config.group_id)
+        """Let log lines call this client `kind`, and describe its assignment by `describe`, as
+        `MembershipLog.describe_as` says."""
+        name = client_name(kind, self._client_options.client_id, self._config.group_id)
         self._log.describe_as(name, describe)
-        self._options = evolve(self._options, name=self._log.name)
+        self._client_options = evolve(self._client_options, name=self._log.name)
 
 
 def _not_started() -> NotStartedError:

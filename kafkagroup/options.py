@@ -68,10 +68,11 @@ MIN_LIKELY_SESSION_MS = 1_000
 """A shorter session timeout was probably meant in seconds: no broker allows it by default."""
 
 _MIN_LIKELY_REQUEST_TIMEOUT = 0.1
-"""Seconds: a shorter timeout was probably meant in seconds. A login alone may take as long."""
+"""In seconds. A shorter `request_timeout_ms` was probably given in seconds: a login alone may take
+as long."""
 
 _MAX_LIKELY_CLOSE_TIMEOUT = 3_600.0
-"""Seconds: a longer one was probably meant in milliseconds."""
+"""In seconds. A longer `close_timeout` was probably given in milliseconds."""
 
 _DEFAULT_ASSIGNORS: tuple[Assignor, ...] = (
     range_assignor,
@@ -122,7 +123,7 @@ class CommonOptions:
         expected="'host:port,host:port' or a list of 'host:port'",
     )
     client_id: str = string("kafkagroup", "the client's name in the brokers' logs and quotas")
-    # `Any`: the type is of `transport`, which stands above.
+    # `Any`: the type is of `transport`, which this module must not import.
     security: Any = option(
         "Security",
         None,
@@ -181,7 +182,7 @@ class CommonOptions:
 
 
 def _on_cluster_change() -> Any:
-    """Declare the option of the clients that can go on with another cluster."""
+    """Declare the option of the clients that can continue with another cluster."""
     return choice(
         {"raise": "raise", "adopt": "adopt"},
         "raise",
@@ -217,7 +218,7 @@ class _MembershipOptions(CommonOptions):
         " loop. Code that holds the interpreter lock stops the thread too; a token callback of"
         " `security` is called in both threads",
     )
-    # `Any`: the type is of `runtime`, which stands above.
+    # `Any`: the type is of `runtime`, which this module must not import.
     membership: Any = option(
         "MemberFactory",
         None,

@@ -193,6 +193,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """
 
     def _set_up(self, options: ProducerOptions) -> None:
+        """Called by the constructor, with the checked options (`takes_options`)."""
         super().__init__(
             options.close_timeout,
             f"client_id={options.client_id!r}",
@@ -200,7 +201,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         )
         self._options = options
         self._servers = parse_servers(options.bootstrap_servers)
-        self._connecting = connection_options(options, client_name("producer", options.client_id))
+        self._client_options = connection_options(
+            options, client_name("producer", options.client_id)
+        )
         self._keys = Serializing("key", options.key_serializer)
         self._values = Serializing("value", options.value_serializer)
         self._identities: Identities | None = None
@@ -210,14 +213,15 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Runs the transactions of a producer that has a `transactional_id`."""
         self._open_transaction: Transaction[K_contra, V_contra] | None = None
         self._on_commit: list[Callable[[], None]] = []
-        """Called when the open transaction is committed: its offsets are the group's then."""
+        """Functions to call when the open transaction is committed: they note its offsets as the
+        group's committed ones."""
         self._pending_ends: set[OneShotEvent] = set()
-        """The commits and aborts that are running, each with the event of its end."""
+        """An event for each commit or abort that is running, set when it ends."""
         self._record_wait: anyio.CancelScope | None = None
-        """The scope in which the last of them waits, or has waited, for records."""
-        self._records_until = math.inf
-        """Until when they may wait for records: while the producer closes, the rest of the time is
-        for the abort."""
+        """The scope in which the latest commit or abort waits, or has waited, for records."""
+        self._record_wait_deadline = math.inf
+        """When commits and aborts stop waiting for records: while the producer closes, the rest of
+        the time is for the abort."""
         self._feed = EventFeed()
         self._troubles = Troubles(self._feed.publish)
         self._tasks: TaskGroup | None = None
@@ -226,7 +230,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._error: Exception | None = None
         """Why the producer accepts no records: it failed."""
         self._unread: NotWrittenError | None = None
-        """The failures that were not awaited, when it is closed."""
+        """Set by the close: the error for the failures that were not awaited."""
         self._has_serializers = bool(options.key_serializer or options.value_serializer)
         self._accepting_thread: int | None = None
         """The thread of the loop, while the producer accepts records; else None."""
@@ -250,7 +254,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     async def _open(self, tasks: TaskGroup) -> None:
         options = self._options
         self._tasks = tasks
-        cluster = self._cluster = Cluster(self._servers, self._connecting, tasks, self._troubles)
+        cluster = Cluster(self._servers, self._client_options, tasks, self._troubles)
+        self._cluster = cluster
         await cluster.refresh()
         cluster.watch_identity(on_changed=lambda _: None, on_adopted=self._on_adopted)
         if options.transactional_id is not None:
@@ -283,7 +288,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             self._accepting_thread = get_ident()
 
     def _on_adopted(self, _: ClusterChangedError) -> None:
-        """Begin with an id of the other cluster: this one's means another producer there."""
+        """Request an id of the adopted cluster: there the present one may be that of another
+        producer."""
         if self._sender is not None:
             self._sender.forget_identity()
 
@@ -311,6 +317,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         `max_request_size`, and a partition that does not exist; what a serializer raises;
         BufferFullError if there is no room within `delivery_timeout_ms`; ClosedError.
         """
+        # Nearly always the producer accepts records, in this loop, and needs no further checks.
         origin = self._origin
         if self._accepting_thread != get_ident() or origin is None or not origin.is_in_loop:
             self._check_accepts()
@@ -391,14 +398,14 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             futures.append(
                 await self._with_room(self._add, topic, partition, None, encoded, headers, None)
             )
-        return await _all(futures)
+        return await _await_all(futures)
 
     def _accept_encoded(self, topic: str, partition: int, encoded: EncodedRecords) -> None:
         """Accept records that are encoded already, as one batch: those of Spark's sink. With -1 for
-        `partition` the producer draws one. The number of partitions is known, from
+        `partition` the producer chooses one. The number of partitions must be known, from
         `_count_partitions`.
 
-        Raises: NotWrittenError for records before that failed, as `flush`, and as `send_nowait`.
+        Raises: NotWrittenError for earlier records that failed, as `flush` does; as `send_nowait`.
         """
         self._check_accepts()
         assert self._sender is not None
@@ -526,7 +533,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         deadline = anyio.current_time() + self._options.delivery_timeout
         try:
             with self._until_stopped():
-                # What an abort has left in flight must not be sent again in this one.
+                # What an abort has left in flight must not be sent again in this transaction.
                 with anyio.move_on_at(deadline) as scope:
                     await sender.abandon(KafkaGroupError("its transaction was aborted"))
                 if scope.cancelled_caught:
@@ -555,7 +562,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         if manager.must_abort and manager.error is not None:
             return manager.error
         within = manager.own_timeout
-        # The last acknowledgement may arrive just when the deadline has passed.
+        # If the block ended in time, records were late, even if all are acknowledged by now.
         ended_in_time = transaction is not None and transaction._ended_at < manager.own_deadline
         if self._accumulator.used or ended_in_time:
             return RequestTimeoutError(f"records were not acknowledged within {within}")
@@ -596,9 +603,12 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._on_commit.append(partial(committer.acknowledge, commits))
 
     async def _shielded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work` in a task of the producer's own: no cancellation reaches it, nor one by
-        asyncio's `Task.cancel`, from which no scope shields. That is raised afterwards, from what
-        `work` raises. Raises: what `work` raises; ClosedError if the producer ends before it."""
+        """Run `work` in a task of the producer's own. No cancellation of the caller reaches it, not
+        even by asyncio's `Task.cancel`, from which no scope shields. Such a cancellation is raised
+        afterwards, from what `work` raises.
+
+        Raises: what `work` raises; ClosedError if the producer ends before it.
+        """
         if self._parts()[0].is_closed:  # there are no tasks any more, and nothing to wait for
             await work()
             return
@@ -639,10 +649,12 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             with self._waiting_for_records(manager.own_deadline) as scope:
                 await sender.wait_all()
             if scope.cancelled_caught:
-                raise TransactionAbortedError(_closed() if self.closed else self._late_error())
+                raise TransactionAbortedError(
+                    _closed_error() if self.closed else self._late_error()
+                )
             await manager.commit(anyio.current_time() + self._options.delivery_timeout)
-            for done in self._on_commit:
-                done()
+            for on_commit in self._on_commit:
+                on_commit()
         except TransactionAbortedError as error:
             await self._abort(error)
             raise
@@ -651,17 +663,18 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             sender.ends.forget_unread()
 
     async def _abort(self, why: KafkaGroupError) -> None:
-        """Abort the open transaction. What is left of that after a while goes on in the background,
-        and the next transaction waits for it."""
+        """Abort the open transaction. If the coordinator does not respond in time, the abort
+        continues in the background, and the next transaction waits for it."""
         manager, sender = self._parts()
         self._accepting_thread = None
         deadline = anyio.current_time() + self._options.request_timeout
         try:
             with self._waiting_for_records(min(deadline, manager.wait_deadline)) as scope:
                 await sender.abandon(why)
-            if scope.cancelled_caught:  # they may be written after the abort
+            if scope.cancelled_caught:  # records may be written after the abort
                 manager.note_epoch_needed()
             if not manager.has_ended:
+                # The request gets a second even if the wait for records has used up the time.
                 await manager.abort(max(deadline, anyio.current_time() + 1.0))
         except RequestTimeoutError as error:
             logger.warning("%r: a transaction is not aborted yet: %s", self, error)
@@ -671,16 +684,16 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     @contextmanager
     def _waiting_for_records(self, deadline: float) -> Iterator[anyio.CancelScope]:
-        """The scope in which the end of a transaction waits for its records."""
-        with anyio.CancelScope(deadline=min(deadline, self._records_until)) as scope:
+        """A context in which the end of a transaction waits for its records, until the deadline."""
+        with anyio.CancelScope(deadline=min(deadline, self._record_wait_deadline)) as scope:
             self._record_wait = scope
             yield scope
 
     # ------------------------------------------------------------ waiting
 
     async def ready(self) -> None:
-        """Wait until there is room for the last record that there was none for, and for any up to
-        `max_request_size` or half of `buffer_memory`. Raises: ClosedError."""
+        """Wait until there is room for the record that was last refused with BufferFullError, and
+        for another of up to `max_request_size`, or half of `buffer_memory`. Raises: ClosedError."""
         self._check_open()
         with self._until_stopped():
             await self._room.wait_any()
@@ -773,8 +786,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Wait for what was accepted, within the close timeout, and close. A second call does
         nothing, and so does a call in a process that was forked from the one that started it.
 
-        Raises: NotWrittenError for records that failed, or were not acknowledged in time, unless
-        somebody has awaited them.
+        Raises: NotWrittenError for records that failed, or were not acknowledged in time, and whose
+        results were not awaited.
         """
         await super().stop()
         self._raise_unread()
@@ -829,26 +842,27 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     async def _end_transaction(self, timeout: float) -> None:
         """Wait for the commit or abort that is running, or abort the transaction of an open block.
         Its records have half of the timeout."""
-        self._records_until = anyio.current_time() + timeout / 2
+        self._record_wait_deadline = anyio.current_time() + timeout / 2
         if (wait := self._record_wait) is not None:
-            wait.deadline = min(wait.deadline, self._records_until)
+            wait.deadline = min(wait.deadline, self._record_wait_deadline)
         while self._pending_ends:
             await next(iter(self._pending_ends)).wait()
         transaction, self._open_transaction = self._open_transaction, None
         if transaction is None or not transaction._is_open:
-            return  # or one begins, and `_begin` raises
+            return  # if one is just beginning, `_begin` finds the producer closed, and raises
         try:
-            await self._abort(_closed())
+            await self._abort(_closed_error())
         except KafkaGroupError as error:
             logger.warning("%r: a transaction is not aborted: %s", self, error)
 
     def _crashed(self, error: Exception) -> None:
-        """A background task has failed: nothing would be sent any more."""
+        """Fail the producer, because a background task has failed: nothing would be sent any
+        more."""
         if self._error is not None or self.closed:
             return
         self._error, self._accepting_thread = error, None
         if self._sender is not None:
-            self._sender.ends.fail_all(_as_own(error))
+            self._sender.ends.fail_all(_as_kafka_group_error(error))
         self._room.made()
 
 
@@ -858,17 +872,18 @@ _FLUSH_FRACTION = 0.9
 """The part of the close timeout for the records; the rest is for the connections."""
 
 
-def _closed() -> ClosedError:
+def _closed_error() -> ClosedError:
     return ClosedError("the producer was closed")
 
 
-def _as_own(error: Exception) -> KafkaGroupError:
+def _as_kafka_group_error(error: Exception) -> KafkaGroupError:
     if isinstance(error, KafkaGroupError):
         return error
     return KafkaGroupError(f"the producer has failed: {error!r}")
 
 
-async def _all(futures: Sequence[RecordFuture]) -> list[RecordMetadata]:
+async def _await_all(futures: Sequence[RecordFuture]) -> list[RecordMetadata]:
+    """Return the results in order. Raises: the first failure, when all have ended."""
     found: list[RecordMetadata] = []
     failure: KafkaGroupError | None = None
     for future in futures:

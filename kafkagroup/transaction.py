@@ -96,7 +96,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
     """A transaction of a producer, from `Producer.transaction()`.
 
     The block commits at its end, and aborts if it raises or is cancelled before. Both are shielded
-    from cancellation. A record that was not written aborts, even if nobody has awaited it: the
+    from cancellation. A record that was not written aborts, even if its result was not awaited: the
     block then raises TransactionAbortedError, whose `why` is the record's error, or a
     RequestTimeoutError if records or offsets are not acknowledged when 0.8 of
     `transaction_timeout_ms` have passed since the beginning.
@@ -115,7 +115,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         self._producer = producer
         self._is_open = False
         self._ended_at = math.inf
-        """When the block ended."""
+        """When the block ended, on the loop's clock; infinity before."""
 
     async def __aenter__(self) -> Self:
         """Begin. Waits until the last transaction has ended for certain."""
@@ -131,8 +131,8 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         traceback: TracebackType | None,
     ) -> bool | None:
         self._is_open = False
-        self._ended_at = min(self._ended_at, anyio.current_time())
-        if self._producer._open_transaction is not self:
+        self._ended_at = min(self._ended_at, anyio.current_time())  # a subclass may have set it
+        if self._producer._open_transaction is not self:  # the close of the producer has aborted it
             if exc_value is None:
                 raise ClosedError(
                     "the producer was closed in the transaction, which is not committed"
@@ -142,7 +142,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
             await self._producer._shielded(self._producer._commit)
             return None
         try:
-            await self._producer._shielded(partial(self._producer._abort, _aborted(exc_value)))
+            await self._producer._shielded(partial(self._producer._abort, _abort_error(exc_value)))
         except KafkaGroupError as error:  # the block's error must not be replaced
             exc_value.add_note(f"the transaction was not aborted: {error}")
         return None
@@ -214,8 +214,8 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         return f"Transaction({self._producer!r})"
 
 
-def _aborted(cause: BaseException) -> KafkaGroupError:
-    """Return the error of the records that were not sent yet."""
+def _abort_error(cause: BaseException) -> KafkaGroupError:
+    """Return the error of the records that are not acknowledged when a block raises `cause`."""
     error = KafkaGroupError(f"the transaction was aborted: {cause!r}")
     error.__cause__ = cause
     return error

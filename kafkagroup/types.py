@@ -126,7 +126,7 @@ if TYPE_CHECKING:
             leader_epoch: int,
         ) -> None: ...
 
-        # It only explains: type checkers must not take it for a sign that there are more names.
+        # `__getattr__` only explains errors: type checkers must not infer that any name exists.
         __getattr__: None  # type: ignore[assignment, misc]
 
         @property

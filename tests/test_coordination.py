@@ -32,8 +32,8 @@ from kafkagroup.coordination import (
     Leader,
     MemberOptions,
     Shards,
+    assign_shards,
     elect,
-    share_out,
 )
 from kafkagroup.errors import DecodeError, NotStartedError
 from kafkagroup.events import (
@@ -116,7 +116,7 @@ def test_only_a_member_with_undecodable_metadata_is_excluded(garbage, caplog):
     assert elect({"z": garbage}) == {}
     assert "member z is left out" in caplog.text
     members = {"a": worker(b"A"), "z": garbage}
-    assert share_out(2, members) == {"a": roster([0, 1], {"a": b"A"})}
+    assert assign_shards(2, members) == {"a": roster([0, 1], {"a": b"A"})}
 
 
 # ---------------------------------------------------------------- who does what
@@ -150,13 +150,13 @@ def test_only_a_member_with_undecodable_metadata_is_excluded(garbage, caplog):
     ],
 )
 def test_shards_are_balanced_and_keep_their_owners(members, shares):
-    assert {m: mine_in(a) for m, a in share_out(5, members).items()} == shares
+    assert {m: mine_in(a) for m, a in assign_shards(5, members).items()} == shares
 
 
 def test_every_member_learns_of_all_members():
     members = {"b": worker(b"host-2", [1], 1), "a": worker(b"host-1", [0], 1)}
     values = {"a": b"host-1", "b": b"host-2"}
-    assert share_out(2, members) == {"a": roster([0], values), "b": roster([1], values)}
+    assert assign_shards(2, members) == {"a": roster([0], values), "b": roster([1], values)}
 
 
 claims = st.dictionaries(
@@ -170,11 +170,11 @@ claims = st.dictionaries(
 @given(shards=st.integers(1, 40), claimed=claims)
 def test_every_shard_has_one_owner_with_the_fewest_moves(shards, claimed):
     members = {m: worker(b"", owned, generation) for m, (owned, generation) in claimed.items()}
-    given = {m: mine_in(a) for m, a in share_out(shards, members).items()}
+    given = {m: mine_in(a) for m, a in assign_shards(shards, members).items()}
     assert sorted(shard for mine in given.values() for shard in mine) == list(range(shards))
     sizes = sorted(map(len, given.values()))
     assert sizes[-1] - sizes[0] <= 1
-    assert share_out(shards, dict(reversed(members.items()))) == share_out(shards, members)
+    assert assign_shards(shards, dict(reversed(members.items()))) == assign_shards(shards, members)
 
     held: dict[int, str] = {}
     for m in sorted(claimed, key=lambda m: (claimed[m][1], m)):
@@ -189,7 +189,7 @@ def test_every_shard_has_one_owner_with_the_fewest_moves(shards, claimed):
 @given(st.binary(max_size=60))
 def test_undecodable_metadata_raises_nothing_in_the_leader(data):
     elect({"a": candidate(b"A"), "z": data})
-    share_out(3, {"a": worker(b"A"), "z": data})
+    assign_shards(3, {"a": worker(b"A"), "z": data})
 
 
 # ---------------------------------------------------------------- invalid arguments

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import TypeAlias
 
-from kafkagroup._topics import LEGAL_NAMES, is_legal_name
+from kafkagroup._topics import LEGAL_NAME_RULE, is_legal_name
 from kafkagroup.errors import ConfigurationError
 
 __all__ = ["Topics", "checked_pattern", "checked_topics", "server_pattern"]
@@ -39,7 +39,7 @@ def _checked_topic(name: object) -> str:
             else "give pattern= for topics that match"
         )
         raise ConfigurationError(
-            f"no topic can have the name {name!r}: names have {LEGAL_NAMES}; {advice}"
+            f"no topic can have the name {name!r}: names have {LEGAL_NAME_RULE}; {advice}"
         )
     return name
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from kafkagroup._topics import LEGAL_NAMES, is_legal_name
+from kafkagroup._topics import LEGAL_NAME_RULE, is_legal_name
 from kafkagroup.callbacks import Partitioner
 from kafkagroup.errors import BufferFullError, ConfigurationError, KafkaGroupError
 from kafkagroup.produce.batch import ProduceBatch, UnplacedRecords
@@ -201,7 +201,7 @@ class Accumulator:
             raise ConfigurationError(f"topic={topic!r}; expected the name of a topic")
         if not is_legal_name(topic):
             raise ConfigurationError(
-                f"no topic can have the name {topic!r}: names have {LEGAL_NAMES}"
+                f"no topic can have the name {topic!r}: names have {LEGAL_NAME_RULE}"
             )
         queues = TopicQueues(topic, self._new_queue, self._random, self._partitioner, self._clock())
         self.topics[topic] = queues

@@ -4,7 +4,7 @@ is not authorized to describe it. Reads the metadata; sends no request."""
 from __future__ import annotations
 
 from kafkagroup._text import escaped
-from kafkagroup._topics import LEGAL_NAMES, is_legal_name
+from kafkagroup._topics import LEGAL_NAME_RULE, is_legal_name
 from kafkagroup.errors import BrokerError, ErrorCode, broker_error
 from kafkagroup.transport.metadata import ClusterMetadata
 from kafkagroup.transport.trouble import Problem
@@ -21,7 +21,7 @@ def topic_problem(metadata: ClusterMetadata, name: str) -> Problem | None:
         case ErrorCode.NONE:
             return None
         case ErrorCode.INVALID_TOPIC_EXCEPTION:
-            cause, advice = "its name is illegal", f"names of topics have {LEGAL_NAMES}"
+            cause, advice = "its name is illegal", f"names of topics have {LEGAL_NAME_RULE}"
         case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             cause = "it may not be described"
             advice = "this client's principal needs an ACL that allows it READ (or DESCRIBE)"
