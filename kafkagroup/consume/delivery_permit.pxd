@@ -5,9 +5,9 @@ cimport cython
 
 @cython.final
 cdef class DeliveryPermit:
-    cdef public double until
+    cdef public double expires_at
     cdef public double ahead
-    cdef public double last_poll
-    cpdef void grant(self, double until, double ahead) noexcept
+    cdef public double last_poll_at
+    cpdef void grant(self, double expires_at, double ahead) noexcept
     cpdef void note_poll(self, double now) noexcept
     cpdef void end(self) noexcept

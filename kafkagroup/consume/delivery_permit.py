@@ -15,27 +15,27 @@ _ENDED = float("-inf")
 class DeliveryPermit:
     """The delivery permit of one consumer."""
 
-    __slots__ = ("ahead", "last_poll", "until")
+    __slots__ = ("ahead", "expires_at", "last_poll_at")
 
     def __init__(self) -> None:
-        self.until = _ENDED
+        self.expires_at = _ENDED
         """When the permit expires, on the lease clock, which also counts while the system is
         suspended: after that, no record is delivered before the next checks."""
         self.ahead = 0.0
         """By how much the lease clock was ahead of the loop's when the permit was granted."""
-        self.last_poll = 0.0
+        self.last_poll_at = 0.0
         """When the application last entered or left the client, on the loop's clock."""
 
-    def grant(self, until: float, ahead: float) -> None:
+    def grant(self, expires_at: float, ahead: float) -> None:
         """Allow records to be delivered until a time on the lease clock, which is `ahead` seconds
         ahead of the loop's."""
-        self.until = until
+        self.expires_at = expires_at
         self.ahead = ahead
 
     def note_poll(self, now: float) -> None:
         """Note, by the loop's clock, that the application has entered or left the client."""
-        self.last_poll = now
+        self.last_poll_at = now
 
     def end(self) -> None:
         """End the permit: the state has changed, or another task needs the loop."""
-        self.until = _ENDED
+        self.expires_at = _ENDED

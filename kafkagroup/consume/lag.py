@@ -29,8 +29,9 @@ def first_timestamp(records: bytes | memoryview, tp: TopicPartition, offset: int
 
 
 def age(timestamp: int | None, now: float) -> float | str:
-    """Return the seconds from a record's timestamp (ms) to `now` (seconds since the epoch); if the
-    age is unknown, a string that says why."""
+    """Return the age of the first record at or after the committed offset: the seconds from its
+    timestamp (ms), None if none was found, to `now` (seconds since the epoch). If the age is
+    unknown, return a string that says why."""
     if timestamp is None:
         return "no record was found at the committed offset"
     if timestamp < 0:

@@ -124,6 +124,7 @@ class NewPartitions:
         was_absent = self._absences.pop(topic, 0) >= _PROOF
         old = self._old.get(topic)
         if old is None:
+            # Complete responses that did not have the topic prove its absence, too.
             was_absent |= self._pattern is not None and self._complete_count >= _PROOF
             is_new = was_absent
         elif NO_ID in (old.topic_id, found.topic_id):

@@ -26,7 +26,7 @@ class PollState:
     @property
     def last_poll_at(self) -> float:
         """When the application last entered or left the client."""
-        return self._permit.last_poll
+        return self._permit.last_poll_at
 
     @property
     def is_waiting_for_ownership(self) -> bool:

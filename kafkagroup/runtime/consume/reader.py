@@ -74,12 +74,12 @@ class Reader:
         """
         # Not the loop's clock, which may have stood still while the system was suspended.
         now = self._now() if cython.compiled else self._lease_now()
-        if now >= self._permit.until:
+        if now >= self._permit.expires_at:
             return None
         self._acknowledgement.complete()
         record = self._delivery.next_record()
         if record is not None:
-            self._permit.last_poll = now - self._permit.ahead
+            self._permit.last_poll_at = now - self._permit.ahead
         return record
 
     def bind(self, origin: Origin) -> None:
@@ -191,10 +191,10 @@ class Reader:
             return
         # The loop's clock last: a suspend between the two must not lengthen the permit.
         ahead = self._now() - session.clock()
-        until = self._checkpoint_at + _MAX_BLOCKED + ahead
+        expires_at = self._checkpoint_at + _MAX_BLOCKED + ahead
         if session.member.driver is not None:
-            until = min(until, session.member.driver.ownership.lease_expires_at)
-        self._permit.grant(until, ahead)
+            expires_at = min(expires_at, session.member.driver.ownership.lease_expires_at)
+        self._permit.grant(expires_at, ahead)
 
     async def _checkpoint(self) -> float:
         """Let other tasks run; return the time afterwards."""

@@ -497,9 +497,9 @@ async def test_a_fork_ends_the_delivery_lease_of_the_copy(network: Any) -> None:
         kafka.produce("t", ["0", "1"])
         async with Consumer("t", bootstrap_servers="kafka-1") as consumer:
             assert (await consumer.getone()).offset == 0
-            assert consumer._session.permit.until > anyio.current_time()
+            assert consumer._session.permit.expires_at > anyio.current_time()
             service._on_fork()
-            assert consumer._session.permit.until == -math.inf
+            assert consumer._session.permit.expires_at == -math.inf
 
 
 async def test_a_forked_process_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

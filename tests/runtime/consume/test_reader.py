@@ -81,7 +81,7 @@ def test_in_real_time_records_are_ready_for_a_millisecond() -> None:
         now = reading.session.lease_clock.now
         before = now()
         await reading.next()
-        return before, reading.session.permit.until - 0.001, now()
+        return before, reading.session.permit.expires_at - 0.001, now()
 
     before, granted_at, after = anyio.run(lease_granted_at)
     assert before - 1e-6 <= granted_at <= after + 1e-6

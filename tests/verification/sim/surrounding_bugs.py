@@ -205,8 +205,8 @@ def delivers_a_backlog_without_looking_at_the_lease(stack: ExitStack) -> None:
 
     def make(ready: Any) -> Any:
         def faulty(self: Any) -> Any:
-            if self._permit.until > -math.inf:
-                self._permit.until = math.inf
+            if self._permit.expires_at > -math.inf:
+                self._permit.expires_at = math.inf
             return ready(self)
 
         return faulty
