@@ -52,7 +52,7 @@ class OwnedPartition(Progress):
     tp: TopicPartition
 
     # What stops delivery and fetching.
-    # The application, the `Subscriber`, `NewPartitionWatch` and the `ErrorChannel` set these.
+    # The application, `Delivery`, `Subscriber`, `StartCommits` and `ErrorChannel` set these.
     paused: bool = False
     revoked: bool = False
     """Whether delivery has stopped; the positions stay for the last commit."""
@@ -90,7 +90,8 @@ class OwnedPartition(Progress):
     proven_topic_id: UUID = NO_ID
 
     # What is fetched.
-    # The `Fetcher` fills the buffer, and `Delivery` empties it.
+    # `Fetcher` and `ResponseHandler` fill the buffer, and `Delivery` empties it; `Validation` sets
+    # `checked_epoch`, too.
     fetch_offset: int = UNKNOWN
     """Offset to fetch from next: after the last buffered batch."""
     fetch_epoch: int = -1
@@ -103,7 +104,7 @@ class OwnedPartition(Progress):
     first_fetch_id: int = 0
     """Id of the first fetch request for it since its position was set; 0 for none."""
     fetch_id: int = 0
-    """Id of the latest one; 0 for none."""
+    """Id of the latest fetch request for it since then; 0 for none."""
     buffered: deque[RecordBatch] | None = None
     """The batches to deliver after the open one; None for none: most of 90,000 partitions have
     none, and an empty deque takes 600 bytes and time of each full garbage collection."""
@@ -113,7 +114,7 @@ class OwnedPartition(Progress):
     """Which follower it is fetched from (KIP-392); None until the leader has named one."""
 
     # Refusals and back-off.
-    # `ResponseHandler` and `Refusals` set these.
+    # `ResponseHandler`, `Refusals` and `ErrorChannel` set these.
     refusal: BrokerError | None = None
     """The last error with which a broker refused a request about it; None once one has succeeded.
     The client repeats the request."""
