@@ -194,7 +194,7 @@ class ConsumingTransaction(
         if self._scope.cancelled_caught:
             late = TransactionAbortedError(self._producer._late_error())
         try:
-            await self._producer._shielded(partial(self._end, late or exc_value))
+            await self._producer._run_shielded(partial(self._end, late or exc_value))
             if late is not None:
                 raise late
         except BaseException as error:

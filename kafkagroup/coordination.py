@@ -524,6 +524,7 @@ class Election(_CoordinatedMember):
         _check_value(value)
         self._value = value
         self._led = _NEVER
+        """As `_ElectionMetadata.led`."""
         protocol = GroupProtocol("kafkagroup-election", "incumbent", self._metadata(), elect)
         super().__init__(group_id, protocol, options)
 

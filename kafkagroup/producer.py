@@ -257,7 +257,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         cluster = Cluster(self._servers, self._client_options, tasks, self._troubles)
         self._cluster = cluster
         await cluster.refresh()
-        cluster.watch_identity(on_changed=lambda _: None, on_adopted=self._on_adopted)
+        cluster.watch_identity(on_changed=lambda _: None, on_adopted=self._on_cluster_adopted)
         if options.transactional_id is not None:
             self._transactions = TransactionManager(
                 cluster,
@@ -287,7 +287,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         if self._transactions is None:
             self._accepting_thread = get_ident()
 
-    def _on_adopted(self, _: ClusterChangedError) -> None:
+    def _on_cluster_adopted(self, _: ClusterChangedError) -> None:
         """Request an id of the adopted cluster: there the present one may be that of another
         producer."""
         if self._sender is not None:
@@ -602,7 +602,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         await manager.send_offsets(group, offsets, deadline)
         self._on_commit.append(partial(committer.acknowledge, commits))
 
-    async def _shielded(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_shielded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` in a task of the producer's own. No cancellation of the caller reaches it, not
         even by asyncio's `Task.cancel`, from which no scope shields. Such a cancellation is raised
         afterwards, from what `work` raises.

@@ -43,7 +43,7 @@ class TransactionalProducer(Protocol[K_contra, V_contra]):
 
     def _until_stopped(self) -> AbstractContextManager[None]: ...
 
-    async def _shielded(self, work: Callable[[], Awaitable[None]]) -> None: ...
+    async def _run_shielded(self, work: Callable[[], Awaitable[None]]) -> None: ...
 
     async def _begin(self, transaction: Any, timeout: float) -> None: ...
 
@@ -139,10 +139,12 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
                 )
             return None
         if exc_value is None:
-            await self._producer._shielded(self._producer._commit)
+            await self._producer._run_shielded(self._producer._commit)
             return None
         try:
-            await self._producer._shielded(partial(self._producer._abort, _abort_error(exc_value)))
+            await self._producer._run_shielded(
+                partial(self._producer._abort, _abort_error(exc_value))
+            )
         except KafkaGroupError as error:  # the block's error must not be replaced
             exc_value.add_note(f"the transaction was not aborted: {error}")
         return None
