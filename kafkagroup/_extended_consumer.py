@@ -107,8 +107,8 @@ class ExtendedSubscriber(Subscriber):
 class TunedConsumer(Consumer):
     """A consumer with private options."""
 
-    # Not `super().__init__`, which accepts no private options.
     def __init__(self, private_options: Mapping[str, Any], *topics: str, **options: Any) -> None:
+        # Not the constructor of `Consumer`, which accepts no private options.
         self._set_up(ConsumerOptions.checked({**options, **private_options}), *topics)
 
 
