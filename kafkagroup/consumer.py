@@ -491,7 +491,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         if self._stopped.is_set():
             raise self._session.closing.error()
         self._session.errors.raise_failure()
-        # The application continues although it was told of a refused login: log in again.
+        # If a refused login was raised, and the application continues, log in again.
         self._session.resume_logins()
 
     # ------------------------------------------------------------ subscription and assignment
@@ -958,7 +958,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         ends = await self.end_offsets(assigned)
         positions: dict[TopicPartition, int] = {}
         for tp in sorted(assigned & self.assignment()):
-            with suppress(NotAssignedError):  # a rebalance takes it meanwhile
+            with suppress(NotAssignedError):  # a rebalance may take it meanwhile
                 positions[tp] = await self.position(tp)
         return {tp: behind(position, ends[tp]) for tp, position in positions.items()}
 

@@ -127,10 +127,10 @@ class ConsumingTransaction(
     and the offsets. A block that takes longer than 0.8 of `transaction_timeout_ms`, here 10,000 by
     default, is cancelled, and its transaction aborted.
 
-    If the group takes partitions away meanwhile, the brokers have not acknowledged all in that
-    time, or the coordinator has aborted the transaction, it is aborted here, too, a warning is
-    logged, and the iteration continues: this member or the next owner gets the records. Every other
-    failure is raised, as `Transaction` says, after the consumer has returned to where the
+    The transaction is also aborted if the group takes partitions away meanwhile, if the brokers
+    have not acknowledged all in that time, or if the coordinator has aborted it. Then a warning is
+    logged, and the iteration continues: this member or the next owner gets the records again. Every
+    other failure is raised, as `Transaction` says, after the consumer has returned to where the
     transaction began.
     """
 

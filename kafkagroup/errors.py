@@ -174,7 +174,7 @@ class AuthenticationError(KafkaGroupError):
     credentials failed, or it does not trust the broker.
 
     Ends the start of a client. A client that has started tries again: after a rejection, which
-    might lock the account, only when the application goes on.
+    might lock the account, only when the application uses the client again.
     """
 
     def __init__(
@@ -728,8 +728,8 @@ class ProducerFencedError(KafkaGroupError):
     """Another producer has begun with this producer's `transactional_id`, or the coordinator has
     aborted a transaction that was open for longer than its timeout. Fatal for this producer.
 
-    Nothing of its open transaction is committed. The message says which of the two it was, where
-    that can be told.
+    Nothing of its open transaction is committed. The message says which of the two it was, if the
+    client can tell them apart.
     """
 
 

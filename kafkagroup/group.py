@@ -254,7 +254,7 @@ class GroupMember(Service):
         self._check_origin()
         queue = self._queue
         if self._cluster is not None and not queue.has_report:
-            # The application continues although it was told of a refused login: log in again.
+            # If a refused login was raised, and the application continues, log in again.
             self._cluster.logins.resume()
         queue.release()
         await anyio.lowlevel.checkpoint()

@@ -50,8 +50,8 @@ class SequentialPolling:
 
     def forget(self, partitions: Iterable[OwnedPartition]) -> None:
         """Forget what is in flight of these partitions: it does not count as processed."""
-        gone = frozenset(partitions)
-        kept = [owned for owned in self._in_flight() if owned not in gone]
+        forgotten = frozenset(partitions)
+        kept = [owned for owned in self._in_flight() if owned not in forgotten]
         self.forget_all()
         if kept:
             self._first, *others = kept

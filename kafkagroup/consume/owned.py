@@ -33,7 +33,8 @@ class TopicEvidence(Enum):
     READ_BY_NAME = "read by name"
     """The leader serves it, but by name (Fetch below version 13, Kafka 3.1)."""
     READ_BY_ID = "read by id"
-    """The leader serves this topic id: the position is of that topic, whatever the metadata has."""
+    """The leader serves this topic id: the position is of that topic, even if the metadata has
+    another id."""
     REFUSED = "refused"
     """The leader served this topic id before, and refuses it now."""
 
