@@ -53,9 +53,11 @@ def _opened(numbers: tuple[signal.Signals, ...]) -> Iterator[AsyncIterator[signa
             yield signals
     finally:
         for number, handler in before.items():
-            # asyncio would leave Python's own handler, and not that of another library.
+            # asyncio would leave Python's own handler, and not that of another library, or none for
+            # a signal that is ignored.
             is_replaced = signal.getsignal(number) is not handler
-            if is_replaced and callable(handler) and not _is_of_loop(handler):
+            is_foreign = callable(handler) and not _is_of_loop(handler)
+            if is_replaced and (is_foreign or handler is signal.SIG_IGN):
                 signal.signal(number, handler)
 
 

@@ -58,6 +58,17 @@ async def test_the_handler_of_another_library_is_put_back(platform: str) -> None
         signal.signal(signal.SIGINT, before)
 
 
+async def test_an_ignored_signal_is_ignored_again(platform: str) -> None:
+    """A shell ignores SIGINT in the background jobs of a script."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with open_signal_receiver():
+            assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 async def test_a_signal_wakes_a_task_that_waits_for_it(platform: str) -> None:
     async with anyio.create_task_group() as tasks:
         with anyio.fail_after(20), open_signal_receiver("SIGTERM") as signals:
