@@ -237,10 +237,17 @@ class ConsumingTransaction(
         """Return whether the group has the offsets, once the transaction has ended at its
         coordinator."""
         committed = await self._consumer.committed(list(self._ends))
+        # All offsets of a transaction are committed, or none. Those of a partition that has moved
+        # prove nothing: its next owner may have committed them after the transaction was aborted.
         return any(
-            found is not None and found.offset >= self._ends[tp].offset
+            found is not None and found.offset >= self._ends[tp].offset and self._is_kept(tp)
             for tp, found in committed.items()
         )
+
+    def _is_kept(self, tp: TopicPartition) -> bool:
+        """Return whether the partition is in the assignment in which its records were delivered."""
+        one = self._owned[tp]
+        return self._consumer._delivery.owned.get(tp) is one and not one.revoked
 
     async def _send_all_offsets(self) -> BaseException | None:
         """Send the offsets; return the error that aborts the transaction."""
@@ -261,11 +268,8 @@ class ConsumingTransaction(
         """Return to the first record of each partition that is still assigned, so that all records
         are delivered again."""
         self._release()
-        owned = self._consumer._delivery.owned
         for tp, start in self._starts.items():
-            one = self._owned[tp]
-            is_kept = owned.get(tp) is one and not one.revoked
-            if is_kept and not self._consumer.closed:
+            if self._is_kept(tp) and not self._consumer.closed:
                 self._consumer.seek(tp, start)
 
 

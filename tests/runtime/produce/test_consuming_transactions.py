@@ -14,6 +14,7 @@ from runtime.produce.test_transaction_blocks import TRANSACTIONAL, visible
 
 from kafkagroup import Consumer, Producer
 from kafkagroup.admin import Admin
+from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import (
     ClosedError,
     ConfigurationError,
@@ -374,6 +375,41 @@ async def test_after_an_unknown_outcome_the_records_come_again_unless_it_was_com
             kafka.produce("in", numbers(5, start=5))
             await forward(kafka, producer.transactions(reader), until=10)
         assert await visible(kafka) == numbers(10)
+
+
+async def test_commits_of_the_next_owner_do_not_settle_an_unknown_outcome(protocol: str) -> None:
+    """The transaction was aborted, so the records of the partition that has stayed come again."""
+    options = {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000}
+    cooperative: dict[str, Any] = (
+        {"assignors": [cooperative_sticky_assignor]} if protocol == "classic" else {}
+    )
+    async with (
+        cluster(topics={"in": 2, "t": 1}) as kafka,
+        consumer(protocol, **cooperative) as reader,
+    ):
+        for partition in (0, 1):
+            kafka.produce("in", numbers(5, 5 * partition), partition=partition)
+        lost = kafka.fail(EndTxnRequest, Close(before=True), times=None)
+        async with Producer(**TRANSACTIONAL | options) as producer:
+            with pytest.raises(TransactionOutcomeUnknownError):
+                async for tx in producer.transactions(reader):
+                    async with tx as records:
+                        assert len(records) == 10
+        lost.stop()
+        async with (
+            Producer(**TRANSACTIONAL | options) as producer,
+            consumer(protocol, **cooperative) as other,
+        ):
+            while not other.assignment():
+                await anyio.sleep(0.1)
+            (moved,) = other.assignment()
+            await other.commit({moved: 5})
+            with anyio.fail_after(60):
+                async for tx in producer.transactions(reader):
+                    async with tx as records:
+                        again = [record.value for record in records]
+                    break
+            assert again == numbers(5, 5 * (1 - moved.partition))
 
 
 async def test_it_raises_when_its_producer_is_closed_meanwhile() -> None:
