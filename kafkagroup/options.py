@@ -620,8 +620,9 @@ class ProducerOptions(CommonOptions):
         "Partitioner",
         None,
         "a function (topic, key, number of partitions) that returns the number of a partition, or"
-        " `None` for one that the producer chooses; without one, Java's: the murmur2 hash of the"
-        " key, and for records without a key one partition for some kilobytes after the other",
+        " `None` for one that the producer chooses; without a function, as Java's producer: by the"
+        " murmur2 hash of the key, and records without a key to one partition after the other, some"
+        " kilobytes to each",
     )
     transactional_id: str | None = string(
         None,
@@ -631,9 +632,9 @@ class ProducerOptions(CommonOptions):
     transaction_timeout: float | None = milliseconds(
         1,
         None,
-        "when the coordinator aborts a transaction that is still open, as of a producer that died,"
-        " until which readers of its partitions wait. The client aborts it after 0.8 of that."
-        " `None`: 60,000, and 10,000 in `transactions()`",
+        "how long a transaction may be open before the coordinator aborts it, such as one of a"
+        " producer that died; until then `read_committed` readers of its partitions wait. The"
+        " client aborts it after 0.8 of that. `None`: 60,000, and 10,000 in `transactions()`",
     )
     acks: int = option(
         "Literal['all', 0, 1, -1]",
@@ -678,7 +679,9 @@ class ProducerOptions(CommonOptions):
         " and holds what arrives while the requests before it are in flight",
     )
     batch_size: int = integer(
-        1, 1_000_000, "the limit of a batch in bytes, before compression; a larger record is alone"
+        1,
+        1_000_000,
+        "the limit of a batch in bytes, before compression; a larger record has its own",
     )
     max_request_size: int = integer(
         1, 1_048_576, "the limit of a request, and so of a record, in bytes, before compression"

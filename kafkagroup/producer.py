@@ -138,10 +138,10 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             transactional_id: Makes the producer transactional: records are written in a
                 `transaction()`. The id is that of one writer over its restarts: a producer that
                 starts with it fences the ones before. Default `None`.
-            transaction_timeout_ms: When the coordinator aborts a transaction that is still open, as
-                of a producer that died, until which readers of its partitions wait. The client
-                aborts it after 0.8 of that. `None`: 60,000, and 10,000 in `transactions()`. In
-                milliseconds.
+            transaction_timeout_ms: How long a transaction may be open before the coordinator aborts
+                it, such as one of a producer that died; until then `read_committed` readers of its
+                partitions wait. The client aborts it after 0.8 of that. `None`: 60,000, and 10,000
+                in `transactions()`. In milliseconds.
             enable_idempotence: Whether brokers refuse what is sent twice, and what is out of order;
                 needs `acks='all'`. Without it a retry may write a record twice, and one batch of a
                 partition is in flight. Default `True`; Kafka's `enable.idempotence`.
@@ -154,15 +154,15 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             linger_ms: How long a batch waits for further records before it is sent. With 0 it is
                 sent at once, and holds what arrives while the requests before it are in flight. In
                 milliseconds; default 0; Kafka's `linger.ms`.
-            batch_size: The limit of a batch in bytes, before compression; a larger record is alone.
-                Default 1,000,000; Kafka's `batch.size`.
+            batch_size: The limit of a batch in bytes, before compression; a larger record has its
+                own. Default 1,000,000; Kafka's `batch.size`.
             buffer_memory: The limit of the bytes of records that are accepted and not acknowledged;
                 beyond it `send` waits and `send_nowait` raises `BufferFullError`. Default
                 33,554,432; Kafka's `buffer.memory`.
             partitioner: A function (topic, key, number of partitions) that returns the number of a
-                partition, or `None` for one that the producer chooses; without one, Java's: the
-                murmur2 hash of the key, and for records without a key one partition for some
-                kilobytes after the other. Kafka's `partitioner.class`.
+                partition, or `None` for one that the producer chooses; without a function, as
+                Java's producer: by the murmur2 hash of the key, and records without a key to one
+                partition after the other, some kilobytes to each. Kafka's `partitioner.class`.
             max_request_size: The limit of a request, and so of a record, in bytes, before
                 compression. Default 1,048,576; Kafka's `max.request.size`.
             delivery_timeout_ms: How long an accepted record may take until it is acknowledged, with
