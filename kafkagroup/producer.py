@@ -282,7 +282,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             metadata_max_age=options.metadata_max_age,
             transactions=self._transactions,
         )
-        self._sender.ends.on_room = self._room.made
+        self._sender.outcomes.on_room = self._room.notify
         self._sender.start()
         if self._transactions is None:
             self._accepting_thread = get_ident()
@@ -409,7 +409,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """
         self._check_accepts()
         assert self._sender is not None
-        self._sender.ends.raise_unread()
+        self._sender.outcomes.raise_unread()
         self._accumulator.add_encoded(topic, partition, encoded)
 
     async def _accept_encoded_with_room(
@@ -538,7 +538,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                     await sender.abandon(KafkaGroupError("its transaction was aborted"))
                 if scope.cancelled_caught:
                     raise RequestTimeoutError(_NOT_DRAINED)
-                sender.ends.forget_unread()
+                sender.outcomes.forget_unread()
                 if sender.needs_epoch():
                     manager.note_epoch_needed()
                 await manager.begin(deadline, timeout_ms=round(1000 * timeout))
@@ -549,21 +549,21 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._on_commit.clear()
         assert self._identities is not None
         self._identities.current = ProducerIdentity(*manager.identity)
-        sender.expire_transaction_at(manager.own_deadline, self._late_error)
+        sender.expire_transaction_at(manager.abort_at, self._late_error)
         self._accepting_thread = get_ident()
 
     @property
     def _transaction_deadline(self) -> float:
-        return self._parts()[0].own_deadline
+        return self._parts()[0].abort_at
 
     def _late_error(self) -> KafkaGroupError:
         """Return why a transaction is aborted that is still open at its deadline."""
         manager, transaction = self._parts()[0], self._open_transaction
         if manager.must_abort and manager.error is not None:
             return manager.error
-        within = manager.own_timeout
+        within = manager.abort_timeout_text
         # If the block ended in time, records were late, even if all are acknowledged by now.
-        ended_in_time = transaction is not None and transaction._ended_at < manager.own_deadline
+        ended_in_time = transaction is not None and transaction._ended_at < manager.abort_at
         if self._accumulator.used or ended_in_time:
             return RequestTimeoutError(f"records were not acknowledged within {within}")
         return KafkaGroupError(f"the block took longer than {within}")
@@ -598,7 +598,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         )
         offsets = {commit.tp: commit.offset for commit in commits}
         deadline = anyio.current_time() + self._options.delivery_timeout
-        deadline = min(deadline, manager.own_deadline)
+        deadline = min(deadline, manager.abort_at)
         await manager.send_offsets(group, offsets, deadline)
         self._on_commit.append(partial(committer.acknowledge, commits))
 
@@ -646,7 +646,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         manager, sender = self._parts()
         self._accepting_thread = None
         try:
-            with self._waiting_for_records(manager.own_deadline) as scope:
+            with self._waiting_for_records(manager.abort_at) as scope:
                 await sender.wait_all()
             if scope.cancelled_caught:
                 raise TransactionAbortedError(
@@ -660,7 +660,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             raise
         finally:
             self._open_transaction = None
-            sender.ends.forget_unread()
+            sender.outcomes.forget_unread()
 
     async def _abort(self, why: KafkaGroupError) -> None:
         """Abort the open transaction. If the coordinator does not respond in time, the abort
@@ -669,7 +669,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._accepting_thread = None
         deadline = anyio.current_time() + self._options.request_timeout
         try:
-            with self._waiting_for_records(min(deadline, manager.wait_deadline)) as scope:
+            with self._waiting_for_records(min(deadline, manager.record_wait_ends_at)) as scope:
                 await sender.abandon(why)
             if scope.cancelled_caught:  # records may be written after the abort
                 manager.note_epoch_needed()
@@ -680,7 +680,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             logger.warning("%r: a transaction is not aborted yet: %s", self, error)
         finally:
             self._open_transaction = None
-            sender.ends.forget_unread()
+            sender.outcomes.forget_unread()
 
     @contextmanager
     def _waiting_for_records(self, deadline: float) -> Iterator[anyio.CancelScope]:
@@ -809,7 +809,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     async def _close(self) -> None:
         self._accepting_thread = None
-        self._room.made()
+        self._room.notify()
         try:
             if (sender := self._sender) is not None:
                 await self._finish(sender)
@@ -832,9 +832,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             self._open_transaction = None
             if self._transactions is not None:
                 self._transactions.close()
-            sender.ends.fail_all(RequestTimeoutError(f"no acknowledgement within {timeout:g} s"))
+            sender.outcomes.fail_all(
+                RequestTimeoutError(f"no acknowledgement within {timeout:g} s")
+            )
             try:
-                sender.ends.raise_unread()
+                sender.outcomes.raise_unread()
             except NotWrittenError as error:
                 self._unread = error
                 logger.error("%r was closed: %s", self, error)
@@ -862,8 +864,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             return
         self._error, self._accepting_thread = error, None
         if self._sender is not None:
-            self._sender.ends.fail_all(_as_kafka_group_error(error))
-        self._room.made()
+            self._sender.outcomes.fail_all(_as_kafka_group_error(error))
+        self._room.notify()
 
 
 _NOT_DRAINED = "requests of the last transaction, which was aborted, have not ended yet"

@@ -50,7 +50,7 @@ class Accumulator:
         self.on_unplaced: Callable[[TopicQueues], None] = lambda _: None
         """Called when the first record waits for the number of a topic's partitions."""
         self.on_open: Callable[[PartitionQueue], None] = lambda _: None
-        """Called when a batch is begun, and so the one before is closed."""
+        """Called when a queue begins a batch, and so has closed the one before."""
         self.on_full: Callable[[], None] = lambda: None
         """Called when there is no room for a record."""
         self._needed = _RECORD_OVERHEAD
@@ -238,7 +238,8 @@ class Accumulator:
         return batch
 
     def release(self, batch: ProduceBatch) -> None:
-        """Count the memory of a batch no more: it has ended, and did not move."""
+        """Release the memory of a batch that has ended. Not for one whose records have moved: the
+        batches that have them count it."""
         self.used -= batch.size
         batch.size = 0
 
@@ -276,7 +277,7 @@ class Accumulator:
 
 
 def _bytes(what: str, data: object) -> bytes:
-    """Return what an application gave as a key or value as bytes. Not shown in the error: it may be
+    """Return a key or value of the application as bytes. The error does not show it: it may be
     confidential."""
     if not isinstance(data, str | int):
         try:
@@ -290,8 +291,8 @@ def _bytes(what: str, data: object) -> bytes:
 
 
 def _headers(headers: Headers) -> Headers:
-    """Return what an application gave as headers, which may be readable only once, as pairs of text
-    and bytes."""
+    """Return the application's headers as pairs of text and bytes. They may be an iterator, so they
+    are read once."""
     found: list[tuple[str, bytes | None]] = []
     try:
         for name, content in headers:

@@ -21,10 +21,10 @@ NO_SEQUENCE = -1
 
 
 class EndEvent(Protocol):
-    """What tasks wait for that await the records of a batch."""
+    """The event for which the tasks wait that await records of a batch."""
 
     def set(self) -> None:
-        """Wake them: the records have ended, or moved to other batches."""
+        """Wake the tasks: the records have ended, or moved to other batches."""
 
 
 class ProduceBatch:
@@ -79,7 +79,7 @@ class ProduceBatch:
     def append(
         self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int
     ) -> None:
-        """Add a record, which counts `size` bytes."""
+        """Add a record, which counts `size` bytes against the memory of the producer."""
         put_record(self.records, self.count, timestamp - self.base_timestamp, key, value, headers)
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
@@ -121,18 +121,18 @@ class ProduceBatch:
         return batch
 
     def acknowledge(self, base_offset: int, append_time: int) -> None:
-        """The records are in the log, from `base_offset` on."""
+        """Note that the records are in the log, from `base_offset` on."""
         self.base_offset = base_offset
         self.append_time = append_time
         self._end()
 
     def fail(self, error: KafkaGroupError) -> None:
-        """The records were not written, or not acknowledged in time."""
+        """Note that the records were not written, or not acknowledged in time."""
         self.error = error
         self._end()
 
     def move(self, places: Sequence[tuple[ProduceBatch, int]]) -> None:
-        """The records go on in other batches."""
+        """Note that the records have moved to other batches: for each the batch, and its index."""
         self.moved = places
         self._end()
 

@@ -35,10 +35,10 @@ class Identities:
         return self.current is not NO_IDENTITY
 
     def bump(self, last: ProducerIdentity) -> None:
-        """Begin a new epoch for a partition that cannot go on in `last`, unless another one has
-        begun it. At the last epoch the id is used up, and is unknown until there is a new one.
+        """Begin a new epoch for a partition that cannot continue in `last`, unless another one has
+        begun it. After the highest epoch there is no id until the brokers give a new one.
 
-        Without a coordinator no marker needs an epoch after it, so the highest can be used, too.
+        Without a coordinator no marker needs a later epoch, so the highest can be used, too.
         """
         if last != self.current:
             return

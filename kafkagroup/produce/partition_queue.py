@@ -1,17 +1,17 @@
-"""The batches for one partition: in which order they are sent, under which numbers, and what
-becomes of them.
+"""The batches for one partition: in which order they are sent, under which sequence numbers, and
+what becomes of them.
 
-The rules of idempotence, with N the most batches in flight:
+The rules of idempotence, with N the most batches in flight (`number` means sequence number):
 
 - A batch gets its sequence number when it is first sent, and keeps it, with its bytes, id and
   epoch, as long as it may have been written.
 - One batch is in flight until the leader has acknowledged one under this id and epoch: brokers from
   2.5 on accept any first number of a producer that they do not know (KAFKA-15591). After that N.
 - What was not acknowledged is sent again one batch at a time, the lowest number first.
-- If a number will never be used, those after it cannot be: once nothing is unresolved, the
-  partition begins a new epoch, at 0. In a transaction, whose epoch is the coordinator's, it goes on
-  with the number that the leader expects. If it may expect several, because the outcome of a batch
-  is unknown, nothing is sent before the coordinator has given another epoch.
+- If a number will never be used, those after it cannot be: once no batch is unresolved, the
+  partition begins a new epoch, at 0. In a transaction, whose epoch is the coordinator's, it
+  continues with the number that the leader expects. If the leader may expect several, because the
+  outcome of a batch is unknown, nothing is sent before the coordinator has given another epoch.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class PartitionQueue:
         others could overtake one that is sent again."""
         self.tp = tp
         self.open: ProduceBatch | None = None
-        """Takes further records."""
+        """The batch that takes further records."""
         self.closed: deque[ProduceBatch] = deque()
-        """Full, or no longer waiting for more; without a number."""
+        """Batches that take no more records, and were never sent; without a number."""
         self.retried: list[ProduceBatch] = []
-        """To be sent again, by their numbers."""
+        """Batches to send again, in the order of their numbers."""
         self.in_flight: list[ProduceBatch] = []
-        """Sent, and without a response. Some may have ended, by their deadline."""
+        """Batches that a request has. Some may have ended, by their deadline."""
         self.retry_at = -math.inf
         """When the next attempt may be made, after one that failed."""
         self._identities = identities
@@ -92,7 +92,7 @@ class PartitionQueue:
         self._leader = -1
         self._topic_id = NO_ID
         self._is_new_epoch_needed = False
-        """Whether a number will never be used."""
+        """Whether a number will never be used, so that those after it cannot be."""
         self._has_unresolved = False
         """Whether a batch with such a number may have been written, or the leader expects another
         number for a reason that is not known."""
@@ -111,8 +111,8 @@ class PartitionQueue:
         return sum(batch.size for batch in self.batches())
 
     @property
-    def is_epoch_lost(self) -> bool:
-        """Whether nothing can be sent in a transaction before the coordinator has given another
+    def needs_coordinator_epoch(self) -> bool:
+        """Whether nothing can be sent before the coordinator of the transaction has given another
         epoch."""
         return self._is_coordinated and self._is_new_epoch_needed and self._has_unresolved
 
@@ -141,13 +141,15 @@ class PartitionQueue:
         if now < self.retry_at:
             return None
         if self._is_new_epoch_needed and not self.in_flight:
-            # In a new epoch brokers refuse what is late of the one before: behind a batch that was
-            # not written none can be. The epoch of a transaction goes on.
+            # First send again what may have been written. Brokers refuse batches behind one that
+            # was not written, and in a new epoch late requests of the last one: if the first
+            # retried batch was not written, none was, and none will be. In a transaction the epoch
+            # continues, so a late request of each of them may still be written.
             candidates = self.retried if self._is_coordinated else self.retried[:1]
             unresolved = next((b for b in candidates if b.is_maybe_written), None)
             if unresolved is not None:
                 return unresolved
-            if not self.is_epoch_lost:
+            if not self.needs_coordinator_epoch:
                 self._renumber()
         if self.retried:
             return None if self.in_flight else self.retried[0]
@@ -179,7 +181,7 @@ class PartitionQueue:
             return None
         if self._identity != identities.current:
             if self.in_flight:
-                return None  # of the epoch before
+                return None  # those in flight are of the last epoch
             self._identity = identities.current
             self._next_sequence = self._expected_sequence = 0
             self._is_confirmed = False
@@ -191,8 +193,9 @@ class PartitionQueue:
         return batch
 
     def _renumber(self) -> None:
-        """Begin a new epoch, or in a transaction go on with the number that the leader expects:
-        nothing is unresolved. What was certainly not written is sent as if for the first time."""
+        """Begin a new epoch, or in a transaction continue with the number that the leader expects:
+        no batch is unresolved. The retried batches were certainly not written, and are sent as if
+        for the first time."""
         for batch in reversed(self.retried):
             batch.stamp(*NO_IDENTITY, NO_SEQUENCE)
             batch.is_maybe_written = False
@@ -205,7 +208,7 @@ class PartitionQueue:
             self._identities.bump(self._identity)
 
     def taken(self, batch: ProduceBatch) -> None:
-        """The batch from `next` is about to be sent, and its number is used."""
+        """Note that the batch from `next` is about to be sent, and its number is used."""
         if self.closed and self.closed[0] is batch:
             self.closed.popleft()
             if batch.base_sequence != NO_SEQUENCE:
@@ -215,9 +218,9 @@ class PartitionQueue:
         self.in_flight.append(batch)
 
     def put_back(self, batch: ProduceBatch, at: float) -> None:
-        """Nothing of the batch was sent this time. It may be sent from `at` on. Its number is free
-        again if it is the last one and the batch was certainly not written; else the batch keeps
-        it."""
+        """Note that this attempt at the batch was not sent. The batch may be sent from `at` on. Its
+        number is free again if it is the last one and the batch was certainly not written; else the
+        batch keeps it."""
         self.in_flight.remove(batch)
         self.retry_at = max(self.retry_at, at)
         has_last_number = (
@@ -235,8 +238,8 @@ class PartitionQueue:
     def acknowledged(
         self, batch: ProduceBatch, leader: int, base_offset: int, append_time: int, now: float
     ) -> None:
-        """The batch is in the log, as `leader` says. One that had ended is resolved: its number was
-        used."""
+        """Note that the batch is in the log, as `leader` says. Of a batch that has ended before, by
+        its deadline, only the number counts: it was used."""
         self.in_flight.remove(batch)
         if leader == self._leader:  # an earlier leader does not say what the present one knows
             self._is_confirmed = True
@@ -250,19 +253,20 @@ class PartitionQueue:
             batch.acknowledge(base_offset, append_time)
 
     def failed(self, batch: ProduceBatch, error: KafkaGroupError) -> None:
-        """The broker has refused the batch, and would again."""
+        """Fail the batch: the broker has refused it, and would again."""
         self.in_flight.remove(batch)
         self._drop(batch)
         if not batch.has_ended:
             batch.fail(error)
 
     def _drop(self, batch: ProduceBatch) -> None:
+        """Note that a batch is not sent any more: its number, if it has one, will not be used."""
         if batch.base_sequence != NO_SEQUENCE:
             self._is_new_epoch_needed = True
             self._has_unresolved = self._has_unresolved or batch.is_maybe_written
 
     def retry(self, batch: ProduceBatch, at: float) -> None:
-        """The batch is sent again at `at`, unless it has ended."""
+        """Send the batch again from `at` on, unless it has ended."""
         self.in_flight.remove(batch)
         self.retry_at = max(self.retry_at, at)
         self._restore(batch)
@@ -285,8 +289,9 @@ class PartitionQueue:
         self.retried.insert(at, batch)
 
     def out_of_order(self, batch: ProduceBatch, at: float) -> None:
-        """The leader expected another number: that of a batch before this one, which is not in the
-        log yet or never will be; or it has lost what it knew."""
+        """Send the batch again from `at` on: the leader expected another number. It is that of a
+        batch before this one, which is not in the log yet or never will be; or the leader has lost
+        what it knew."""
         if self.is_next(batch) and not self._has_unresolved:
             if self._is_new_epoch_needed:
                 # No attempt at the batch can have been written: one before it was not.
@@ -300,25 +305,26 @@ class PartitionQueue:
         return not any(_is_before(other, batch) for other in others if other is not batch)
 
     def number_refused(self, batch: ProduceBatch, error: KafkaGroupError) -> None:
-        """The leader refuses a batch in a transaction for its number or epoch. That it also refuses
-        those behind a batch that has failed was to be expected."""
+        """Fail a batch in a transaction that the leader refuses for its number or epoch. After a
+        batch that has failed this is expected; else it is not known what the leader expects."""
         if not self._is_new_epoch_needed:
             self._has_unresolved = True
         self.failed(batch, error)
 
     def producer_unknown(self, batch: ProduceBatch, at: float) -> None:
-        """The log has no records of this producer, and expects 0: its topic was deleted and created
-        again. Leaders before 2.5 say so."""
+        """Send the batch again: the log has no records of this producer, and expects number 0, as
+        its topic was recreated. Leaders before 2.5 respond so."""
         self._expected_sequence = 0
-        self.needs_new_epoch(batch, at)
+        self.epoch_refused(batch, at)
 
-    def needs_new_epoch(self, batch: ProduceBatch, at: float) -> None:
-        """The leader does not accept the epoch of the batch, or its number for another reason."""
+    def epoch_refused(self, batch: ProduceBatch, at: float) -> None:
+        """Send the batch again in a new epoch: the leader does not accept its epoch, or its number
+        for another reason."""
         self._is_new_epoch_needed = True
         self.retry(batch, at)
 
     def split(self, batch: ProduceBatch, halves: tuple[ProduceBatch, ...], at: float) -> None:
-        """The batch was too large: these are sent instead, and use its numbers."""
+        """Send two halves, which use the numbers of the batch, instead of it: it was too large."""
         self.in_flight.remove(batch)
         self.retry_at = max(self.retry_at, at)
         sequence = batch.base_sequence

@@ -9,7 +9,7 @@ __all__ = ["split"]
 
 
 def split(batch: ProduceBatch) -> tuple[ProduceBatch, ProduceBatch]:
-    """Return two batches with the records of one that has at least two; they have moved there."""
+    """Move the records of a batch, which has at least two, to two new batches; return these."""
     assert batch.data is not None
     _, parts = records_in_halves(memoryview(batch.data))
     halves: list[ProduceBatch] = []
@@ -19,7 +19,7 @@ def split(batch: ProduceBatch) -> tuple[ProduceBatch, ProduceBatch]:
         size = batch.size * len(part) // batch.count
         for n, (key, value, timestamp, headers) in enumerate(part):
             places.append((half, n))
-            half.append(key, value, timestamp, headers, 0)
+            half.append(key, value, timestamp, headers, 0)  # `size` is set below
         half.size = size
         halves.append(half)
     halves[-1].size = batch.size - halves[0].size

@@ -22,17 +22,17 @@ from kafkagroup.wire.messages.transactions import (
 
 __all__ = [
     "add_offsets_request",
+    "add_partitions_codes",
     "add_partitions_request",
-    "added_partitions",
-    "committed_partitions",
     "end_request",
     "init_request",
+    "offset_commit_codes",
     "offsets_request",
 ]
 
 
 def init_request(state: Transactions) -> InitProducerIdRequest:
-    """Ask for the first epoch, or as the owner of the present one for the next (KIP-360)."""
+    """Request the first epoch, or as the owner of the present one the next (KIP-360)."""
     return InitProducerIdRequest(
         transactional_id=state.transactional_id,
         transaction_timeout_ms=state.timeout_ms,
@@ -112,14 +112,16 @@ def end_request(state: Transactions) -> EndTxnRequest:
     )
 
 
-def added_partitions(response: AddPartitionsToTxnResponse) -> Iterator[tuple[TopicPartition, int]]:
+def add_partitions_codes(
+    response: AddPartitionsToTxnResponse,
+) -> Iterator[tuple[TopicPartition, int]]:
     """Yield each partition of a response with its error code."""
     for topic in response.results_by_topic_v3_and_below:
         for result in topic.results_by_partition:
             yield TopicPartition(topic.name, result.partition_index), result.partition_error_code
 
 
-def committed_partitions(response: TxnOffsetCommitResponse) -> Iterator[tuple[TopicPartition, int]]:
+def offset_commit_codes(response: TxnOffsetCommitResponse) -> Iterator[tuple[TopicPartition, int]]:
     """Yield each partition of a response with its error code."""
     for topic in response.topics:
         for result in topic.partitions:

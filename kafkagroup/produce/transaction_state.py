@@ -54,17 +54,19 @@ class Phase(Enum):
     """An error that no retry can fix has ended the producer."""
 
 
-_BROKEN: Mapping[Phase, str] = {
+_TO_ENDED: Mapping[Phase, str] = {
     Phase.FENCED: "Replied, or RecordFailed: fenced",
     Phase.FATAL: "Replied, Refused or RecordFailed with an error that no retry can fix",
 }
+"""The moves by which the producer ends. They are possible from each phase in which requests or
+records are in flight."""
 
 MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.UNINITIALIZED: {
         Phase.INITIALIZING: "InitializeRequested",
     },
     Phase.INITIALIZING: {
-        **_BROKEN,
+        **_TO_ENDED,
         Phase.READY: "Replied with an epoch; or CallAbandoned, if there is an earlier one",
         Phase.UNINITIALIZED: "CallAbandoned, before there was an epoch",
     },
@@ -73,33 +75,33 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.INITIALIZING: "BeginRequested, where it needs a new epoch",
     },
     Phase.IN_TRANSACTION: {
-        **_BROKEN,
+        **_TO_ENDED,
         Phase.ABORTABLE_ERROR: "RecordFailed, or Replied or Refused; CallAbandoned with offsets;"
         " CommitRequested while something is not answered",
         Phase.COMMITTING: "CommitRequested",
         Phase.ABORTING: "AbortRequested",
     },
     Phase.ABORTABLE_ERROR: {
-        **_BROKEN,
+        **_TO_ENDED,
         Phase.ABORTING: "AbortRequested",
     },
     Phase.COMMITTING: {
-        **_BROKEN,
+        **_TO_ENDED,
         Phase.READY: "Replied; or CommitRequested, where nothing was added",
         Phase.ABORTABLE_ERROR: "Replied: it cannot commit; or CallAbandoned before it was sent",
         Phase.ABORTING: "Replied: it cannot commit, after its own call was given up",
         Phase.UNRESOLVED: "CallAbandoned",
     },
     Phase.ABORTING: {
-        **_BROKEN,
+        **_TO_ENDED,
         Phase.READY: "Replied; or AbortRequested, where nothing was added",
         Phase.UNRESOLVED: "CallAbandoned",
     },
     Phase.UNRESOLVED: {
-        **_BROKEN,
+        **_TO_ENDED,
         Phase.READY: "Replied",
-        Phase.COMMITTING: "CommitRequested, ResolveRequested or BeginRequested after a commit",
-        Phase.ABORTING: "AbortRequested, ResolveRequested or BeginRequested after an abort",
+        Phase.COMMITTING: "CommitRequested or BeginRequested after a commit",
+        Phase.ABORTING: "AbortRequested or BeginRequested after an abort",
     },
     Phase.FENCED: {},
     Phase.FATAL: {},
@@ -118,7 +120,6 @@ class CallKind(Enum):
     BEGIN = "begin"
     COMMIT = "commit"
     ABORT = "abort"
-    RESOLVE = "resolve"
 
 
 @frozen
@@ -140,7 +141,7 @@ class Attempt:
     """A request that is sent until it is answered."""
 
     send: Send
-    """The last effect."""
+    """The effect of the last attempt."""
     is_in_flight: bool = False
     """Whether it was sent, and is not answered yet."""
     is_lost: bool = False
@@ -157,7 +158,8 @@ class OffsetCommit:
     """Offsets that are being committed with the transaction."""
 
     call: int | None
-    """None once the caller has its error: only the first request is still to be answered."""
+    """The number of the call; None once it has failed: only the response to AddOffsetsToTxn is
+    awaited then."""
     group: GroupIdentity
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     is_adding: bool
@@ -179,7 +181,7 @@ class Transactions:
     version: int = 0
     """The `transaction.version` of the last transaction."""
     number: int = 0
-    """Of the last transaction, from 1."""
+    """The number of the last transaction, from 1; 0 before the first."""
     begun_at: float = 0.0
     """When the last transaction began."""
     is_epoch_used: bool = False
@@ -189,7 +191,7 @@ class Transactions:
     executed, and would then be taken for one of the next."""
     call: Call | None = None
     wanted: frozenset[TopicPartition] = frozenset()
-    """Partitions to add after the request in flight."""
+    """Partitions to add by the next request: one is in flight at a time."""
     adding: frozenset[TopicPartition] = frozenset()
     """The partitions of the request in flight."""
     add_attempt: Attempt | None = None
@@ -203,7 +205,8 @@ class Transactions:
     """The offsets by group and partition of requests without a response, which may be executed
     after a later one."""
     attempt: Attempt | None = None
-    """Of InitProducerId or EndTxn."""
+    """The attempt at InitProducerId or EndTxn; those at other requests are in `add_attempt` and
+    `offset_commit`."""
     commits: bool = False
     """Whether the last transaction is to be committed."""
     is_end_lost: bool = False
@@ -212,7 +215,7 @@ class Transactions:
     error: KafkaGroupError | None = None
     """The first error of the transaction, or what has ended the producer."""
     trouble: str = ""
-    """Why the last request is repeated."""
+    """Why the last request is repeated; "" if it is not."""
     last_token: int = 0
 
     @property
@@ -235,10 +238,6 @@ class Transactions:
         """The highest version of Produce; None for the highest that the broker has. From version 12
         on a record adds its partition to the transaction."""
         return None if self.ends_epoch else 11
-
-    def needs_adding(self, tp: TopicPartition) -> bool:
-        """Return whether the partition is to be added before its first record is sent."""
-        return tp not in self.added
 
     def awaits(self, token: int) -> bool:
         """Return whether the response to the request with this token is awaited."""

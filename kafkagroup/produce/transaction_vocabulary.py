@@ -34,7 +34,6 @@ __all__ = [
     "RecordFailed",
     "Refused",
     "Replied",
-    "ResolveRequested",
     "Send",
     "SendFailed",
     "Sent",
@@ -87,7 +86,7 @@ class PartitionsRequested(BaseEvent):
     """Records are about to be written to partitions."""
 
     number: int
-    """Of the transaction."""
+    """The number of the transaction."""
     partitions: frozenset[TopicPartition]
 
 
@@ -97,17 +96,15 @@ class OffsetsRequested(BaseEvent):
 
     call: int
     number: int
-    """Of the transaction."""
+    """The number of the transaction."""
     group: GroupIdentity
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
 
 
 @frozen(kw_only=True)
 class RecordFailed(BaseEvent):
-    """A record of the transaction was not acknowledged."""
+    """A record of the last transaction was not acknowledged."""
 
-    number: int
-    """Of the transaction."""
     error: KafkaGroupError
 
 
@@ -115,9 +112,6 @@ class RecordFailed(BaseEvent):
 class EpochNeeded(BaseEvent):
     """A batch that was sent has ended without a definite response: what may still arrive of it must
     not be appended to a later transaction."""
-
-    number: int
-    """Of the transaction."""
 
 
 @frozen(kw_only=True)
@@ -130,13 +124,6 @@ class CommitRequested(BaseEvent):
 @frozen(kw_only=True)
 class AbortRequested(BaseEvent):
     """The application aborts."""
-
-    call: int
-
-
-@frozen(kw_only=True)
-class ResolveRequested(BaseEvent):
-    """The application wants to know the outcome of a transaction whose commit timed out."""
 
     call: int
 
@@ -189,7 +176,6 @@ Event = (
     | EpochNeeded
     | CommitRequested
     | AbortRequested
-    | ResolveRequested
     | CallAbandoned
     | Sent
     | Replied

@@ -48,7 +48,7 @@ async def writer(bootstrap, name, fill) -> AsyncIterator[TransactionWriter]:
         cluster = Cluster(servers, ClientOptions(), tasks)
         with cluster.topics.during({name}):
             await cluster.refresh()
-        manager = TransactionManager(cluster, tasks, name)
+        manager = TransactionManager(cluster, tasks, name, timeout_ms=60_000)
         await manager.initialize(anyio.current_time() + 30)
         yield TransactionWriter(cluster, tasks, manager, bootstrap, name, name)
         manager.close()

@@ -202,7 +202,7 @@ class World:
         self.accumulator.forget_ended()
         if not queue.in_flight:
             self.begun, self.is_aborting = len(self.accepted), False
-            if queue.is_epoch_lost:
+            if queue.needs_coordinator_epoch:
                 producer_id, epoch = identities.current
                 identities.current = ProducerIdentity(producer_id, epoch + 1)
 
@@ -247,7 +247,7 @@ class World:
             else:
                 self.queue.out_of_order(batch, self.now)
         elif outcome == "fenced":
-            self.queue.needs_new_epoch(batch, self.now)
+            self.queue.epoch_refused(batch, self.now)
         else:
             self.queue.out_of_order(batch, self.now)
 
@@ -375,7 +375,7 @@ def test_a_batch_whose_outcome_is_unknown_needs_another_epoch() -> None:
     unknown, _ = world.connection.popleft()
     unknown.is_maybe_written = True
     world.queue.failed(unknown, BrokerError(87))
-    assert world.queue.is_epoch_lost
+    assert world.queue.needs_coordinator_epoch
     world.end_transaction()
     assert world.identities is not None
     assert world.identities.current == (7, 1)

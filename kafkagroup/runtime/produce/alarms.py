@@ -19,7 +19,7 @@ class Alarms:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()  # functions cannot be compared
+        self._numbers = count()  # for alarms at one time: functions cannot be compared
         self._changed = ChangeSignal()
 
     def set(self, at: float, ring: Callable[[], None]) -> None:

@@ -23,7 +23,8 @@ Taken = Sequence[tuple[PartitionQueue, ProduceBatch]]
 """The batches of one request, of which each partition has one at most."""
 
 Exchange = Callable[[Taken, Callable[[], None]], Awaitable[None]]
-"""Sends a request and handles its response; calls the function once it is sent."""
+"""Sends a request and handles its response; calls the function once the request is on the
+connection."""
 
 
 class BrokerSender:
@@ -45,12 +46,13 @@ class BrokerSender:
         self._max_in_flight = max_in_flight
         self._in_flight_count = 0
         self._idle: list[_Worker] = []
-        """The last one to become idle is the first to work again: the others end."""
+        """The last one to become idle is the first to work again, so that the others end after
+        `_MAX_IDLE`."""
         self._changed = ChangeSignal()
         self._is_running = False
 
     def add(self, queue: PartitionQueue) -> None:
-        """A queue may have a batch to send."""
+        """Note that a queue may have a batch to send."""
         self._ready[queue] = None
         if not self._is_running:
             self._is_running = True

@@ -38,8 +38,9 @@ class MetadataWatch:
         on_placed: Callable[[TopicQueues, ProduceBatch], None],
         max_age: float,
     ) -> None:
-        """`on_leader` is called with each queue whose leader is known at last; `on_placed` with the
-        records that have waited for the partitions of a topic."""
+        """`on_leader` is called with each queue of `find_leader` once its leader is known;
+        `on_placed` with a topic, and the records that have waited for its partitions, once these
+        are known or refused."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._spawn = spawn
@@ -55,6 +56,7 @@ class MetadataWatch:
         self._refused_creations: dict[str, KafkaGroupError] = {}
         """Why the brokers do not let this client create topics, by their last responses."""
         self._followed = ChangeSignal()
+        """Notified when new metadata was applied."""
         self._causes: dict[TopicPartition, KafkaGroupError] = {}
         """Why the last attempt for a partition failed."""
         self._last_error: KafkaGroupError | None = None
@@ -116,7 +118,7 @@ class MetadataWatch:
         self._causes[tp] = error
 
     def forget(self, tp: TopicPartition) -> None:
-        """Forget why: an attempt has succeeded."""
+        """Forget why the last attempt for a partition failed: one has succeeded."""
         self._causes.pop(tp, None)
 
     def cause(self, tp: TopicPartition) -> KafkaGroupError | None:
@@ -137,6 +139,7 @@ class MetadataWatch:
             self._task.ensure_running()
 
     async def _find(self) -> None:
+        """Refresh the metadata until nothing waits for it."""
         pauses = RetryBackoff(self._cluster.options)
         while True:
             self._is_stale = False
@@ -196,7 +199,7 @@ class MetadataWatch:
         return True
 
     def _follow(self) -> None:
-        """Note what the metadata says now."""
+        """Apply the metadata: place records, and report the leaders that are known by now."""
         for topic in tuple(self._accumulator.topics.values()):
             self._follow_topic(topic)
         metadata = self._cluster.metadata

@@ -14,7 +14,7 @@ __all__ = ["RecordFuture", "wait_ended_or_moved"]
 
 class RecordFuture:
     """A record on its way. `await` it for its `RecordMetadata`, as often as you like, or never: the
-    record is sent anyway, and a failure that nobody has awaited is raised by `flush()` and at the
+    record is sent anyway, and a failure that was not awaited is raised by `flush()` and at the
     close of the producer. A cancelled `await` withdraws nothing.
 
     Awaiting raises: NotWrittenError.

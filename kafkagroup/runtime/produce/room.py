@@ -1,4 +1,4 @@
-"""Those who wait for room in the memory of a producer."""
+"""Waiting for room in the memory of a producer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Room"]
 
 
 class Room:
-    """Wakes those who wait when memory was released."""
+    """Wakes the tasks that wait for room when memory was released."""
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
         self._released = ChangeSignal()
         self._waiting_count = 0
 
-    def made(self) -> None:
-        """Memory was released, or there is no reason to wait any more."""
+    def notify(self) -> None:
+        """Wake the waiting tasks: memory was released, or the producer accepts no more records."""
         if self._waiting_count:
             self._released.notify()
 

@@ -44,8 +44,8 @@ from kafkagroup.runtime.produce.produce_response import (
     refusal,
 )
 from kafkagroup.runtime.produce.producer_ids import ProducerIds
-from kafkagroup.runtime.produce.record_ends import RecordEnds
 from kafkagroup.runtime.produce.record_future import wait_ended_or_moved
+from kafkagroup.runtime.produce.record_outcomes import RecordOutcomes
 from kafkagroup.runtime.produce.transactions import MARKER_PAUSE, TransactionManager
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.trouble import Problem
@@ -62,8 +62,13 @@ from kafkagroup.wire.messages.produce import (
 
 __all__ = ["Sender"]
 
-_HEAVY = {Codec.GZIP: 32_768, Codec.ZSTD: 262_144, Codec.LZ4: 1_048_576, Codec.SNAPPY: 1_048_576}
-"""The bytes from which on compression is done in a thread: it takes more than a millisecond."""
+_THREAD_BYTES = {
+    Codec.GZIP: 32_768,
+    Codec.ZSTD: 262_144,
+    Codec.LZ4: 1_048_576,
+    Codec.SNAPPY: 1_048_576,
+}
+"""The size of records from which on a thread compresses them: it takes more than a millisecond."""
 
 _CONNECTION = "produce"
 
@@ -109,26 +114,27 @@ class Sender:
         self._max_request_size = max_request_size
         self._alarms = Alarms()
         self._expiring: set[PartitionQueue | TopicQueues] = set()
-        """Those for whose earliest deadline an alarm is set."""
+        """The queues and topics for whose earliest deadline an alarm is set."""
         self._brokers: dict[int, BrokerSender] = {}
         self._watch = MetadataWatch(
-            cluster, accumulator, spawn, self.look, self._placed, metadata_max_age
+            cluster, accumulator, spawn, self.dispatch, self._on_placed, metadata_max_age
         )
         self._transactions = transactions
-        self._transaction_alarm = math.inf
-        """When an alarm for the deadline of a transaction is set; infinity without one."""
+        self._transaction_alarm_at = math.inf
+        """The time of the alarm for the deadline of a transaction; infinity without one."""
         self._ids: ProducerIds | None = None
         if identities is not None and transactions is None:
-            self._ids = ProducerIds(cluster, identities, spawn, self._has_id)
-        self.ends = RecordEnds(accumulator, transactions)
+            self._ids = ProducerIds(cluster, identities, spawn, self._on_id)
+        self.outcomes = RecordOutcomes(accumulator, transactions)
         self._responded = ChangeSignal()
         self._clock = loop_clock()
         self._meter = Meter()
         self._written_records = self._written_bytes = 0
         self._retried_batches = 0
         self._retry_alarms: dict[PartitionQueue, float] = {}
-        accumulator.on_open = self._opened
-        accumulator.on_unplaced = self._unplaced
+        """Queue -> the time of the alarm for its last retry."""
+        accumulator.on_open = self._on_open
+        accumulator.on_unplaced = self._on_unplaced
         if linger:
             accumulator.on_full = self._push_all
 
@@ -141,22 +147,24 @@ class Sender:
 
     # ------------------------------------------------------------ from the accumulator
 
-    def _opened(self, queue: PartitionQueue) -> None:
+    def _on_open(self, queue: PartitionQueue) -> None:
         assert queue.open is not None
         self._accumulator.topics[queue.tp.topic].used_at = anyio.current_time()
         self._set_expiry(queue)
         if self._linger:
             due_at = queue.open.created_at + self._linger
-            self._alarms.set(due_at, partial(self.look, queue))
+            self._alarms.set(due_at, partial(self.dispatch, queue))
         if queue.closed or not self._linger:
-            self.look(queue)
+            self.dispatch(queue)
 
-    def _unplaced(self, topic: TopicQueues) -> None:
+    def _on_unplaced(self, topic: TopicQueues) -> None:
         self._watch.find(topic)
         self._set_expiry(topic)
 
-    def look(self, queue: PartitionQueue) -> None:
-        """Send what a queue has, if its leader is known: something about it has changed."""
+    def dispatch(self, queue: PartitionQueue) -> None:
+        """Give a queue that is not empty to the `BrokerSender` of its leader, or have an unknown
+        leader looked up. Called whenever the queue may have a batch to send that it had not
+        before."""
         if queue.is_idle:
             return
         node = self._cluster.metadata.leader_node(queue.tp)
@@ -180,19 +188,20 @@ class Sender:
         """Return why the partitions of a topic are not known yet, if that is known."""
         return self._watch.cause(TopicPartition(topic, -1))
 
-    def _placed(self, topic: TopicQueues, unplaced: ProduceBatch) -> None:
-        """The records that waited for the partitions of a topic are in queues, or have failed."""
-        self.ends.note_end(unplaced)
+    def _on_placed(self, topic: TopicQueues, unplaced: ProduceBatch) -> None:
+        """The records that waited for the partitions of a topic are in queues, or have failed.
+        `unplaced` has had them until now."""
+        self.outcomes.note_end(unplaced)
         for batch, _ in unplaced.moved or ():
             if batch.has_ended:
-                self.ends.note_end(batch)
+                self.outcomes.note_end(batch)
 
-    def _has_id(self, error: KafkaGroupError | None) -> None:
+    def _on_id(self, error: KafkaGroupError | None) -> None:
         """There is a producer id; or the brokers refuse to give one."""
         if error is not None:
-            self.ends.fail_all(error)
+            self.outcomes.fail_all(error)
         for queue in self._accumulator.queues():
-            self.look(queue)
+            self.dispatch(queue)
 
     def forget_identity(self) -> None:
         """Request another producer id. A transactional producer cannot: its id is the
@@ -226,7 +235,7 @@ class Sender:
         alarm for a retry, or request an id."""
         leader = self._cluster.metadata.leader_node(queue.tp)
         if leader is None or leader.node_id != node_id:
-            self.look(queue)  # another broker's now
+            self.dispatch(queue)  # to the new leader
             return None
         queue.follow(node_id, self._cluster.metadata.topics[queue.tp.topic].topic_id)
         if (
@@ -239,7 +248,7 @@ class Sender:
         if batch is None:
             if now < queue.retry_at and self._retry_alarms.get(queue) != queue.retry_at:
                 self._retry_alarms[queue] = queue.retry_at
-                self._alarms.set(queue.retry_at, partial(self.look, queue))
+                self._alarms.set(queue.retry_at, partial(self.dispatch, queue))
             if self._ids is not None and queue.closed:
                 self._ids.request()  # does nothing if there is one
         return batch
@@ -258,7 +267,7 @@ class Sender:
             await self._encode(taken)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None:
-                self._lost(taken, _unknown_broker(node_id), was_sent=False)
+                self._on_no_response(taken, _unknown_broker(node_id), was_sent=False)
                 return
             broker = self._cluster.broker(node)
             await broker.ready(_CONNECTION)
@@ -283,23 +292,23 @@ class Sender:
                 on_sent=sent,
             )
         except RETRIED_ERRORS as error:
-            self._lost(taken, error, was_sent=sent_at is not None)
+            self._on_no_response(taken, error, was_sent=sent_at is not None)
             return
         except KafkaGroupError as error:
             for queue, batch in taken:
                 if sent_at is None:
                     if not batch.has_ended:
-                        batch.fail(error)
+                        batch.fail(error)  # first: `put_back` drops a batch that has ended
                     queue.put_back(batch, anyio.current_time())
                 else:
                     batch.is_maybe_written = True
                     queue.failed(batch, error)
-                self._after(queue, batch)
+                self._on_attempt_ended(queue, batch)
             return
         if sent_at is not None:
             now = self._clock()
             self._meter.record(now, now - sent_at)
-        self._handle(node_id, taken, response)
+        self._on_response(node_id, taken, response)
 
     async def _encode(self, taken: Taken) -> None:
         for _, batch in taken:
@@ -307,7 +316,7 @@ class Sender:
                 continue
             is_transactional = self._transactions is not None
             encode = partial(batch.encode, self._codec, self._level, is_transactional)
-            if len(batch.records) >= _HEAVY.get(self._codec, 1 << 62):
+            if len(batch.records) >= _THREAD_BYTES.get(self._codec, math.inf):
                 await self._cluster.options.run_in_thread(encode)
             else:
                 encode()
@@ -321,7 +330,7 @@ class Sender:
         remaining = [(queue, batch) for queue, batch in taken if not batch.has_ended]
         for queue, batch in ended:
             queue.put_back(batch, anyio.current_time())
-            self._after(queue, batch)
+            self._on_attempt_ended(queue, batch)
         return remaining
 
     def _request_of(self, taken: Taken) -> ProduceRequest:
@@ -352,7 +361,7 @@ class Sender:
     def _assume_written(self, node_id: int, taken: Taken) -> None:
         for queue, batch in taken:
             self._acknowledged(queue, batch, node_id, -1, -1, anyio.current_time())
-            self._after(queue, batch)
+            self._on_attempt_ended(queue, batch)
 
     def _acknowledged(
         self,
@@ -370,7 +379,7 @@ class Sender:
         if self._cluster.troubles.open:
             self._cluster.troubles.succeeded(queue.tp, now)
 
-    def _lost(self, taken: Taken, error: KafkaGroupError, *, was_sent: bool) -> None:
+    def _on_no_response(self, taken: Taken, error: KafkaGroupError, *, was_sent: bool) -> None:
         """There is no response. What was sent may be in the log."""
         now = anyio.current_time()
         for queue, batch in taken:
@@ -380,10 +389,10 @@ class Sender:
             else:
                 queue.put_back(batch, at)
                 self._report(queue, error, now)
-            self._after(queue, batch)
+            self._on_attempt_ended(queue, batch)
         self._watch.refresh(error)
 
-    def _handle(self, node_id: int, taken: Taken, response: ProduceResponse) -> None:
+    def _on_response(self, node_id: int, taken: Taken, response: ProduceResponse) -> None:
         now = anyio.current_time()
         parts = by_partition(response)
         named = {queue.tp: parts[queue.tp] for queue, _ in taken if queue.tp in parts}
@@ -393,16 +402,16 @@ class Sender:
         for queue, batch in taken:
             part = named.get(queue.tp)
             if part is not None and part.error_code:
-                self._refused(queue, batch, node_id, part, now)
+                self._on_refused(queue, batch, node_id, part, now)
             elif part is not None and part.base_offset >= 0:
                 offset, append_time = part.base_offset, part.log_append_time_ms
                 self._acknowledged(queue, batch, node_id, offset, append_time, now)
-            else:  # also a success without evidence
+            else:  # also a success without an offset, which proves nothing
                 at = self._retry_at(batch, now)
                 self._retry_unknown(queue, batch, no_response_for(queue.tp), now, at)
-            self._after(queue, batch)
+            self._on_attempt_ended(queue, batch)
 
-    def _refused(
+    def _on_refused(
         self,
         queue: PartitionQueue,
         batch: ProduceBatch,
@@ -432,7 +441,7 @@ class Sender:
             case ProduceAction.DUPLICATE if batch.is_maybe_written:
                 self._acknowledged(queue, batch, node_id, -1, -1, now)
             case ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH if self._ids is not None:
-                queue.needs_new_epoch(batch, at)
+                queue.epoch_refused(batch, at)
                 self._report(queue, error, now)
             case ProduceAction.NEW_EPOCH if part.error_code == ErrorCode.UNKNOWN_PRODUCER_ID:
                 queue.producer_unknown(batch, at)
@@ -449,7 +458,8 @@ class Sender:
                 queue.failed(batch, error)
 
     def _is_retried_out_of_order(self, queue: PartitionQueue, batch: ProduceBatch) -> bool:
-        """Whether a batch before this one is on its way again, or there may be a new epoch."""
+        """Whether to send a batch again that the leader found out of order: a batch before it is
+        sent again, or the producer can begin a new epoch itself."""
         if self._transactions is not None:
             return not queue.is_next(batch)
         return self._identities is not None
@@ -486,13 +496,14 @@ class Sender:
         )
         return now + pause
 
-    def _after(self, queue: PartitionQueue, batch: ProduceBatch) -> None:
+    def _on_attempt_ended(self, queue: PartitionQueue, batch: ProduceBatch) -> None:
+        """A batch is not in flight any more: it has ended, or is in its queue again."""
         if batch.has_ended:
-            self.ends.note_end(batch)
-        self.ends.give_up_if_aborted()
+            self.outcomes.note_end(batch)
+        self.outcomes.fail_not_in_flight_if_aborted()
         self._set_expiry(queue)
         self._responded.notify()
-        self.look(queue)
+        self.dispatch(queue)
 
     # ------------------------------------------------------------ ends
 
@@ -515,33 +526,34 @@ class Sender:
         self._expiring.discard(of)
         now = anyio.current_time()
         if isinstance(of, PartitionQueue):
-            for batch in of.expire(now, self._timeout(of.tp)):
+            for batch in of.expire(now, self._timeout_error(of.tp)):
                 if batch in of.in_flight:  # its memory is still in use
-                    self.ends.note_failure(batch)
+                    self.outcomes.note_failure(batch)
                 else:
-                    self.ends.note_end(batch)
-            self.ends.give_up_if_aborted()
-            self.look(of)
+                    self.outcomes.note_end(batch)
+            self.outcomes.fail_not_in_flight_if_aborted()
+            self.dispatch(of)
         elif (unplaced := of.unplaced) is not None and unplaced.deadline <= now:
             of.unplaced = None
-            unplaced.fail(self._timeout(unplaced.tp))
-            self.ends.note_end(unplaced)
+            unplaced.fail(self._timeout_error(unplaced.tp))
+            self.outcomes.note_end(unplaced)
         self._set_expiry(of)
 
     def expire_transaction_at(self, at: float, why: Callable[[], KafkaGroupError]) -> None:
-        """Fail what the transaction that has begun has not written at its deadline `at`."""
-        if at < self._transaction_alarm:  # else the alarm of an earlier one looks again
-            self._transaction_alarm = at
+        """Fail the records of the transaction that has begun which are not acknowledged at `at`,
+        its deadline. `why` returns the error."""
+        if at < self._transaction_alarm_at:  # else that alarm sets one for this deadline
+            self._transaction_alarm_at = at
             self._alarms.set(at, partial(self._expire_transaction, why))
 
     def _expire_transaction(self, why: Callable[[], KafkaGroupError]) -> None:
         manager, now = self._transactions, anyio.current_time()
-        if now >= self._transaction_alarm:
-            self._transaction_alarm = math.inf
+        if now >= self._transaction_alarm_at:
+            self._transaction_alarm_at = math.inf
         if manager is None or not (manager.is_open or manager.must_abort):
             return
-        if now < manager.own_deadline:
-            self.expire_transaction_at(manager.own_deadline, why)
+        if now < manager.abort_at:
+            self.expire_transaction_at(manager.abort_at, why)
             return
         if manager.must_abort and manager.error is not None:
             error: KafkaGroupError = TransactionAbortedError(manager.error)
@@ -552,32 +564,32 @@ class Sender:
                 if not batch.has_ended:
                     batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
                     batch.fail(error)
-                    self.ends.note_failure(batch)  # its memory is still in use
-        self.ends.give_up(error)
-        # The block may continue, if all was written; and writes more.
+                    self.outcomes.note_failure(batch)  # its memory is still in use
+        self.outcomes.fail_not_in_flight(error)
+        # If no record has failed, the transaction is still open, and its block may write more.
         self.expire_transaction_at(now + _LATE_PAUSE, why)
 
-    def _timeout(self, tp: TopicPartition) -> KafkaGroupError:
+    def _timeout_error(self, tp: TopicPartition) -> KafkaGroupError:
         cause = self._watch.cause(tp)
         text = f"no acknowledgement within delivery_timeout_ms={self._delivery_timeout * 1000:g}"
         return RequestTimeoutError(text + (f": {cause}" if cause is not None else ""))
 
     async def abandon(self, error: KafkaGroupError) -> None:
-        """Fail what is not in flight; return once nothing is."""
+        """Fail each batch that no request has; return once no request has any."""
         while True:
-            self.ends.give_up(error)
+            self.outcomes.fail_not_in_flight(error)
             if not any(queue.in_flight for queue in self._accumulator.queues()):
                 return
             await self._responded.wait()
 
     def needs_epoch(self) -> bool:
         """Whether a partition needs another epoch of the coordinator, once nothing is in flight."""
-        return any(queue.is_epoch_lost for queue in self._accumulator.queues())
+        return any(queue.needs_coordinator_epoch for queue in self._accumulator.queues())
 
     async def flush(self) -> None:
-        """As `wait_all`. Raises: NotWrittenError for unread failures."""
+        """Do as `wait_all`. Raises: NotWrittenError for failures that were not awaited."""
         await self.wait_all()
-        self.ends.raise_unread()
+        self.outcomes.raise_unread()
 
     async def wait_all(self) -> None:
         """Send what lingers, and wait until all records that were accepted so far have ended."""
@@ -595,21 +607,21 @@ class Sender:
                     self._push(other)
 
     def _push_all(self) -> None:
-        """Send all batches although they may take more records: there is no room for any."""
+        """Send the open batches of all queues now: there is no room for more records."""
         for queue in self._accumulator.queues():
             if queue.open is not None:
                 queue.close_open()
-                self.look(queue)
+                self.dispatch(queue)
 
     def _push(self, batch: ProduceBatch) -> None:
-        """Send the batch although it may take more records."""
+        """Send a batch now, if it is the open one of its queue."""
         topic = self._accumulator.topics.get(batch.tp.topic)
         if topic is None or not 0 <= batch.tp.partition < len(topic.queues):
             return
         queue = topic.queues[batch.tp.partition]
         if queue.open is batch:
             queue.close_open()
-            self.look(queue)
+            self.dispatch(queue)
 
     # ------------------------------------------------------------ reports
 
@@ -634,7 +646,7 @@ class Sender:
             produce=self._meter.read(self._clock()),
             written_records=self._written_records,
             written_bytes=self._written_bytes,
-            failed_records=self.ends.failed_records,
+            failed_records=self.outcomes.failed_records,
             retried_batches=self._retried_batches,
             buffered_bytes=self._accumulator.used,
         )

@@ -1,5 +1,5 @@
-"""Runs the transactions of one producer: performs the effects of `produce.transaction`, and has the
-callers wait for them. It decides nothing.
+"""Runs the transactions of one producer: performs the effects of `produce.transaction_step`, and
+has the callers wait for them. It decides nothing.
 
 The caller flushes its records before it commits, shields commits and aborts from cancellation, and
 gives each call a deadline on the loop's clock.
@@ -28,8 +28,8 @@ from kafkagroup.errors import (
     TransactionOutcomeUnknownError,
     UnsupportedVersionError,
 )
-from kafkagroup.produce.transaction import step
 from kafkagroup.produce.transaction_state import ENDED, Phase, Transactions
+from kafkagroup.produce.transaction_step import step
 from kafkagroup.produce.transaction_vocabulary import (
     AbortRequested,
     BeginRequested,
@@ -46,7 +46,6 @@ from kafkagroup.produce.transaction_vocabulary import (
     RecordFailed,
     Refused,
     Replied,
-    ResolveRequested,
     Send,
     SendFailed,
     Sent,
@@ -68,17 +67,19 @@ _FEATURES_TIMEOUT = 1.0
 """Seconds to wait for the finalized features. Without a response the last known ones count: brokers
 accept requests of an earlier version."""
 
-_OWN_PART = 0.8
-"""The part of a transaction's timeout after which the client aborts it."""
+_ABORT_PART = 0.8
+"""The part of a transaction's timeout after which the client aborts it, before the coordinator
+would."""
 
-_WAIT_PART = 0.9
-"""The part of it after which the abort waits for no record any more."""
+_RECORD_WAIT_PART = 0.9
+"""The part of a transaction's timeout after which its abort waits for no record in flight any more.
+The rest is for EndTxn."""
 
 MARKER_PAUSE = 0.001
 """Seconds before the first retry while the markers of the last transaction are being written: that
 takes a few milliseconds."""
 
-_TYPES: Mapping[Destination, CoordinatorType] = {
+_COORDINATOR_TYPES: Mapping[Destination, CoordinatorType] = {
     Destination.TRANSACTION: CoordinatorType.TRANSACTION,
     Destination.GROUP: CoordinatorType.GROUP,
 }
@@ -96,10 +97,10 @@ class TransactionManager:
     """The transactions of one producer. One task at a time may begin and end them."""
 
     def __init__(
-        self, cluster: Cluster, tasks: TaskGroup, transactional_id: str, *, timeout_ms: int = 60_000
+        self, cluster: Cluster, tasks: TaskGroup, transactional_id: str, *, timeout_ms: int
     ) -> None:
-        """Requests run in `tasks`. `timeout_ms`: when the coordinator aborts an open
-        transaction."""
+        """Requests run in `tasks`. `timeout_ms`: how long a transaction may be open before the
+        coordinator aborts it."""
         self._cluster = cluster
         self._tasks = tasks
         self._state = Transactions(transactional_id=transactional_id, timeout_ms=timeout_ms)
@@ -129,26 +130,23 @@ class TransactionManager:
         return self._state.producer_id, self._state.epoch
 
     @property
-    def number(self) -> int:
-        """The number of the last transaction, from 1."""
-        return self._state.number
+    def abort_at(self) -> float:
+        """When the client aborts the open transaction: the sender fails the records that are not
+        acknowledged, and a commit that waits for records raises. Later the coordinator would abort
+        the transaction, and fence the producer."""
+        return self._state.begun_at + _ABORT_PART * self._state.timeout_ms / 1000
 
     @property
-    def own_deadline(self) -> float:
-        """When the client aborts the open transaction: later the coordinator would, and would fence
-        the producer."""
-        return self._state.begun_at + _OWN_PART * self._state.timeout_ms / 1000
+    def record_wait_ends_at(self) -> float:
+        """When the abort of the open transaction stops to wait for the records in flight, and sends
+        EndTxn all the same. The next transaction then begins in another epoch."""
+        return self._state.begun_at + _RECORD_WAIT_PART * self._state.timeout_ms / 1000
 
     @property
-    def wait_deadline(self) -> float:
-        """When the abort of the open transaction waits no longer for the records in flight."""
-        return self._state.begun_at + _WAIT_PART * self._state.timeout_ms / 1000
-
-    @property
-    def own_timeout(self) -> str:
-        """The time until then, for an error's text."""
+    def abort_timeout_text(self) -> str:
+        """The time from the beginning to `abort_at`, for an error's text."""
         ms = self._state.timeout_ms
-        return f"{ms * _OWN_PART / 1000:g} s, {_OWN_PART} of transaction_timeout_ms={ms}"
+        return f"{ms * _ABORT_PART / 1000:g} s, {_ABORT_PART} of transaction_timeout_ms={ms}"
 
     @property
     def is_open(self) -> bool:
@@ -174,11 +172,6 @@ class TransactionManager:
         """Return the highest version of Produce for the open transaction; None for the highest that
         the broker has."""
         return self._state.produce_highest_version
-
-    def needs_adding(self, tp: TopicPartition) -> bool:
-        """Return whether `add_partitions` must return before the partition's first batch of this
-        transaction is sent."""
-        return self._state.needs_adding(tp)
 
     # ------------------------------------------------------------ calls
 
@@ -206,15 +199,16 @@ class TransactionManager:
         try:
             await self._call(BeginRequested, deadline, version=version, timeout_ms=timeout_ms)
         except BaseException:
-            # It was cancelled while the response with the epoch was on its way to this task.
+            # The call was cancelled after the transaction had begun, but before this task resumed:
+            # its caller will not end the transaction.
             if self._state.is_open and self._state.number != number:
                 self._last_call += 1
                 self._take(partial(AbortRequested, call=self._last_call))
             raise
 
     async def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
-        """Return when the partitions belong to the open transaction, however long that takes. From
-        transaction version 2 on only note that records of them are sent.
+        """Wait until the partitions are added to the open transaction, without a deadline. From
+        transaction version 2 on only note that records for them are sent.
 
         Raises: TransactionAbortedError when the transaction has failed meanwhile; what has ended
         the producer; IllegalStateError without an open transaction.
@@ -232,7 +226,7 @@ class TransactionManager:
             self._raise_unless_open(number)
 
     async def _add_collected(self, number: int) -> None:
-        """Add what all tasks want that have run before this one, by one request."""
+        """Request to add, at once, the partitions of all calls since this task was started."""
         partitions = frozenset(self._to_add)
         self._to_add.clear()
         self._take(partial(PartitionsRequested, number=number, partitions=partitions))
@@ -248,17 +242,14 @@ class TransactionManager:
         if not state.is_open or state.number != number:
             raise IllegalStateError("no transaction is open")
 
-    def record_failed(self, error: KafkaGroupError, number: int | None = None) -> None:
-        """Note that a record was not acknowledged: the transaction cannot commit. `number`: of its
-        transaction; None for the open one."""
-        number = self._state.number if number is None else number
-        self._take(partial(RecordFailed, number=number, error=error))
+    def record_failed(self, error: KafkaGroupError) -> None:
+        """Note that a record was not acknowledged: the open transaction cannot commit."""
+        self._take(partial(RecordFailed, error=error))
 
-    def note_epoch_needed(self, number: int | None = None) -> None:
+    def note_epoch_needed(self) -> None:
         """Note that a batch was given up that may still be written: the next transaction begins in
-        another epoch. `number`: of its transaction; None for the open one."""
-        number = self._state.number if number is None else number
-        self._take(partial(EpochNeeded, number=number))
+        another epoch."""
+        self._take(EpochNeeded)
 
     async def send_offsets(
         self,
@@ -290,25 +281,14 @@ class TransactionManager:
         await self._call(CommitRequested, deadline)
 
     async def abort(self, deadline: float) -> None:
-        """Abort the open transaction. What is left of it goes on in the background after the
-        deadline, and `begin` waits for it.
+        """Abort the open transaction. After the deadline the abort continues in the background, and
+        `begin` waits for it.
 
         Raises: RequestTimeoutError at the deadline; ProducerFencedError, BrokerError: the producer
         has ended; IllegalStateError without an open transaction, or after a commit whose outcome is
         unknown.
         """
         await self._call(AbortRequested, deadline)
-
-    async def resolve(self, deadline: float) -> bool:
-        """Return whether the last transaction was committed, after a TransactionOutcomeUnknownError
-        once there is a response.
-
-        Raises: TransactionOutcomeUnknownError at the deadline, or when the producer was fenced
-        meanwhile; RequestTimeoutError; what has ended the producer; IllegalStateError while a
-        transaction is open.
-        """
-        await self._call(ResolveRequested, deadline)
-        return self._state.commits
 
     @property
     def is_closed(self) -> bool:
@@ -340,7 +320,7 @@ class TransactionManager:
             self._take(partial(kind, call=number, **fields))
             if not call.ended.is_set() and not await call.ended.wait(deadline):
                 allowed = deadline - called_at
-                # A process that stood still may have begun when the time was over.
+                # Negative if the process has stalled, and called this after the deadline.
                 reason = f"it took longer than {max(0.0, allowed):.4g} s"
                 self._take(partial(abandon, reason=reason))
         except BaseException:
@@ -354,7 +334,8 @@ class TransactionManager:
     # ------------------------------------------------------------ effects
 
     def _take(self, event: Callable[..., Event]) -> None:
-        """Step, and perform the effects. Raises: IllegalStateError, and changes nothing."""
+        """Step, and perform the effects. `event` creates the event, with the time as `now`.
+        Raises: IllegalStateError, and changes nothing."""
         if self._closed is not None:
             return
         before = self._state
@@ -371,11 +352,12 @@ class TransactionManager:
             self._changed.notify()
 
     async def _send(self, send: Send) -> None:
-        """Send a request, unless it is not wanted any more after its back-off."""
+        """Send a request, unless the step does not await its response any more when the backoff is
+        over."""
         if send.attempts:
             self._report(send)
             await anyio.sleep(self._pause(send))
-        kind = _TYPES[send.to]
+        kind = _COORDINATOR_TYPES[send.to]
         if not self._state.awaits(send.token):
             return
         if send.look_up:

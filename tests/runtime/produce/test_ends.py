@@ -29,8 +29,8 @@ from kafkagroup.errors import (
 )
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
-from kafkagroup.runtime.produce.record_ends import RecordEnds
 from kafkagroup.runtime.produce.record_future import RecordFuture
+from kafkagroup.runtime.produce.record_outcomes import RecordOutcomes
 from kafkagroup.testing.embedded import Change, Delay, Swallow, Throttle
 from kafkagroup.transport import origin
 from kafkagroup.types import TopicPartition
@@ -106,7 +106,7 @@ async def test_stop_raises_what_nobody_has_read_once() -> None:
 
 async def test_failures_that_are_not_kept_are_raised() -> None:
     """Only the first 1,000 batches are kept until they are read."""
-    ends = RecordEnds(cast(Accumulator, SimpleNamespace(release=lambda batch: None)))
+    ends = RecordOutcomes(cast(Accumulator, SimpleNamespace(release=lambda batch: None)))
     batches = [ProduceBatch(TP, 0.0, 1.0, 1) for _ in range(1_001)]
     for batch in batches:
         batch.append(None, b"", 1, (), 50)

@@ -63,7 +63,7 @@ class TransactionWriter:
     async def write(self, value: str, partition: int = 0) -> int:
         """Write a record; return the error code."""
         tp, manager = TopicPartition(self.topic, partition), self.manager
-        if manager.needs_adding(tp):
+        if tp not in manager._state.added:
             await manager.add_partitions([tp])
         producer_id, epoch = manager.identity
         key = manager.identity, tp
@@ -99,7 +99,8 @@ class TransactionWriter:
 
     async def another(self) -> TransactionWriter:
         """Another producer with the same transactional id."""
-        manager = TransactionManager(self.cluster, self.tasks, self.manager.transactional_id)
+        name = self.manager.transactional_id
+        manager = TransactionManager(self.cluster, self.tasks, name, timeout_ms=60_000)
         await manager.initialize(anyio.current_time() + 10)
         return attrs.evolve(self, manager=manager, sequences={})
 

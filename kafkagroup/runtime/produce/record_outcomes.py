@@ -1,5 +1,5 @@
-"""What happens when records end: their memory is released, a transaction learns of a failure, and
-failures that the application does not await are kept for `flush()` and the close."""
+"""Acts on the outcomes of records: releases their memory, reports a failure to the transaction, and
+keeps failures that the application does not await for `flush()` and the close."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.runtime.produce.transactions import TransactionManager
 
-__all__ = ["RecordEnds"]
+__all__ = ["RecordOutcomes"]
 
 _MAX_UNREAD = 1_000
-"""Failed batches that are kept until `flush()`; of older ones only the number of
-records is kept."""
+"""The most failed batches that are kept until `flush()`. Of older ones only the number of records
+is kept, the first batch, and whether any may be written."""
 
 
-class RecordEnds:
-    """The ends of all records of one producer."""
+class RecordOutcomes:
+    """The outcomes of all records of one producer: acknowledged, or failed."""
 
     def __init__(
         self, accumulator: Accumulator, transactions: TransactionManager | None = None
@@ -41,7 +41,9 @@ class RecordEnds:
     # ------------------------------------------------------------ one batch
 
     def note_end(self, batch: ProduceBatch) -> None:
-        """Release the memory of a batch that has ended, and that nothing sends any more."""
+        """Release the memory of a batch that has ended, and that no request has any more; note its
+        failure, if it failed. A batch whose records have moved has no memory: those they moved to
+        have it."""
         if batch.moved is None:
             self.note_failure(batch)
             self._accumulator.release(batch)
@@ -74,17 +76,17 @@ class RecordEnds:
             self._fail(batch, error)
         self._accumulator.forget_ended()
 
-    def give_up(self, error: KafkaGroupError) -> None:
-        """Fail what is not in flight."""
+    def fail_not_in_flight(self, error: KafkaGroupError) -> None:
+        """Fail the batches that no request has."""
         for batch in self._accumulator.not_in_flight():
             self._fail(batch, error)
         self._accumulator.forget_ended()
 
-    def give_up_if_aborted(self) -> None:
-        """Fail what is not in flight if the transaction cannot commit any more."""
+    def fail_not_in_flight_if_aborted(self) -> None:
+        """Fail the batches that no request has if the transaction cannot commit any more."""
         manager = self._transactions
         if manager is not None and manager.must_abort and manager.error is not None:
-            self.give_up(TransactionAbortedError(manager.error))
+            self.fail_not_in_flight(TransactionAbortedError(manager.error))
 
     def _fail(self, batch: ProduceBatch, error: KafkaGroupError) -> None:
         batch.fail(error)

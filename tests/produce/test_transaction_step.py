@@ -26,9 +26,9 @@ from kafkagroup.errors import (
     TransactionOutcomeUnknownError,
     UnsupportedVersionError,
 )
-from kafkagroup.produce import transaction
-from kafkagroup.produce.transaction import step
+from kafkagroup.produce import transaction_step
 from kafkagroup.produce.transaction_state import MOVES, Phase, Transactions
+from kafkagroup.produce.transaction_step import step
 from kafkagroup.produce.transaction_vocabulary import (
     AbortRequested,
     BeginRequested,
@@ -45,7 +45,6 @@ from kafkagroup.produce.transaction_vocabulary import (
     RecordFailed,
     Refused,
     Replied,
-    ResolveRequested,
     Send,
     SendFailed,
     Sent,
@@ -212,7 +211,7 @@ class Run:
 
     def fail_record(self, error: KafkaGroupError | None = None) -> tuple[Any, ...]:
         error = error or BrokerError(E.MESSAGE_TOO_LARGE)
-        return self.do(RecordFailed, number=self.state.number, error=error)
+        return self.do(RecordFailed, error=error)
 
     def at(self, phase: Phase) -> bool:
         return self.state.phase is phase
@@ -248,7 +247,7 @@ def with_t0(version: int) -> Run:
     if version < 2:
         run.respond()
     run.sends.clear()
-    assert not run.state.needs_adding(T0)
+    assert T0 in run.state.added
     return run
 
 
@@ -348,7 +347,7 @@ def test_a_start_that_is_given_up_can_be_repeated() -> None:
 @pytest.mark.parametrize("code", [E.PRODUCER_FENCED, E.INVALID_PRODUCER_EPOCH])
 def test_the_owner_of_an_epoch_is_fenced(code: int) -> None:
     run = ready(1)
-    run.do(EpochNeeded, number=0)
+    run.do(EpochNeeded)
     call = run.call(BeginRequested, version=1)
     run.respond(code)
     fenced = Like(ProducerFencedError, "another producer has begun with transactional id 'tx'")
@@ -382,7 +381,7 @@ def test_a_start_is_refused(code: int, words: str) -> None:
 def test_a_forgotten_transactional_id_is_not_taken_up_again() -> None:
     """KAFKA-18019: a coordinator that has forgotten the id takes a zombie for a new producer."""
     run = ready(1)
-    run.do(EpochNeeded, number=0)
+    run.do(EpochNeeded)
     call = run.call(BeginRequested, version=1)
     run.respond(producer_id=8, producer_epoch=0)
     assert run.at(Phase.FATAL)
@@ -471,7 +470,7 @@ def test_a_new_epoch_that_is_given_up_is_still_needed() -> None:
 
 def test_a_broker_without_epochs_for_owners_ends_the_producer() -> None:
     run = ready(0)
-    run.do(EpochNeeded, number=0)
+    run.do(EpochNeeded)
     call = run.call(BeginRequested, version=0)
     run.refuse(UnsupportedVersionError("InitProducerId 3"))
     assert run.at(Phase.FATAL)
@@ -495,7 +494,7 @@ def test_a_broker_without_epochs_for_owners_keeps_the_timeout(lost: int) -> None
 
 def test_an_epoch_is_denied() -> None:
     run = ready(1)
-    run.do(EpochNeeded, number=0)
+    run.do(EpochNeeded)
     call = run.call(BeginRequested, version=1)
     error = AuthorizationError(E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     run.refuse(error)
@@ -508,7 +507,7 @@ def test_an_epoch_is_denied() -> None:
 @BELOW_2
 def test_partitions_are_added_before_records(version: int) -> None:
     run = opened(version)
-    assert run.state.needs_adding(T0)
+    assert T0 not in run.state.added
     (send,) = run.add(U0, T1, T0)
     assert send == Send(
         token=2,
@@ -525,7 +524,7 @@ def test_partitions_are_added_before_records(version: int) -> None:
         key="tx",
         highest=3,
     )
-    assert run.state.needs_adding(T0)
+    assert T0 not in run.state.added
     assert run.respond() == ()
     assert run.state.added == {T0, T1, U0}
     assert run.add(T0) == ()
@@ -929,7 +928,7 @@ def test_what_adds_may_come_late(version: int) -> None:
 @BELOW_2
 def test_a_batch_without_a_response_may_come_late(version: int) -> None:
     run = with_t0(version)
-    run.do(EpochNeeded, number=1)
+    run.do(EpochNeeded)
     run.fail_record(RequestTimeoutError("expired"))
     run.call(AbortRequested)
     run.respond()
@@ -939,7 +938,7 @@ def test_a_batch_without_a_response_may_come_late(version: int) -> None:
 
 def test_version_2_ends_the_epoch_of_such_a_batch() -> None:
     run = with_t0(2)
-    run.do(EpochNeeded, number=1)
+    run.do(EpochNeeded)
     assert not run.state.needs_epoch
 
 
@@ -972,14 +971,13 @@ def test_the_outcome_of_a_commit_is_unknown(version: int) -> None:
 
 
 @VERSIONS
-@pytest.mark.parametrize("kind", [CommitRequested, ResolveRequested])
-def test_an_unknown_outcome_is_awaited(version: int, kind: Callable[..., Event]) -> None:
+def test_an_unknown_outcome_is_awaited(version: int) -> None:
     run, call = committing(version)
     run.sent()
     run.give_up(call)
     run.lose()
     assert run.at(Phase.UNRESOLVED)
-    again = run.call(kind)
+    again = run.call(CommitRequested)
     run.respond()
     assert (run.ended[again], run.state.phase, run.state.commits) == (None, Phase.READY, True)
 
@@ -991,8 +989,7 @@ def test_the_response_comes_after_the_call_was_given_up(version: int) -> None:
     run.give_up(call)
     assert run.respond() == ()
     assert (run.state.phase, run.state.commits) == (Phase.READY, True)
-    resolved = run.call(ResolveRequested)
-    assert (run.ended[resolved], len(run.sends)) == (None, 1)
+    assert len(run.sends) == 1
 
 
 @VERSIONS
@@ -1070,16 +1067,15 @@ def test_a_timeout_may_be_the_reason() -> None:
 
 
 @VERSIONS
-@pytest.mark.parametrize("kind", [CommitRequested, ResolveRequested, BeginRequested])
+@pytest.mark.parametrize("kind", [CommitRequested, BeginRequested])
 def test_a_fenced_commit_may_have_been_executed_before(
     version: int, kind: Callable[..., Event]
 ) -> None:
     run, call = committing(version)
     run.lose()
-    if kind is not CommitRequested:
+    if kind is BeginRequested:
         run.give_up(call)
-        fields = {"version": version} if kind is BeginRequested else {}
-        call = run.call(kind, **fields)
+        call = run.call(kind, version=version)
     run.respond(E.PRODUCER_FENCED)
     assert run.at(Phase.FENCED)
     if kind is BeginRequested:  # the outcome was reported as unknown before
@@ -1128,12 +1124,13 @@ def test_a_commit_of_unknown_outcome_was_aborted(resume: bool) -> None:
     run.lose()
     run.give_up(call)
     if resume:
-        call = run.call(ResolveRequested)
+        call = run.call(BeginRequested, version=2)
     (send,) = run.respond(E.INVALID_TXN_STATE)
     assert send == end(commit=False, token=send.token, version=2)
     assert run.at(Phase.ABORTING if resume else Phase.UNRESOLVED)
     run.respond(producer_id=7, producer_epoch=4)
-    assert (run.state.phase, run.state.commits) == (Phase.READY, False)
+    assert run.at(Phase.IN_TRANSACTION if resume else Phase.READY)
+    assert not run.state.commits
     assert not resume or run.ended[call] is None
 
 
@@ -1297,8 +1294,6 @@ def test_late_responses_change_nothing(version: int) -> None:
             assert run.do(Replied, token=send.token, response=response) == ()
         assert run.do(SendFailed, token=send.token, error=LOST) == ()
         assert run.do(Refused, token=send.token, error=LOST) == ()
-    assert run.do(RecordFailed, number=1, error=LOST) == ()
-    assert run.do(EpochNeeded, number=1) == ()
     assert run.do(PartitionsRequested, number=1, partitions=frozenset({U0})) == ()
     assert run.do(CallAbandoned, call=1, reason="late") == ()
     assert run.state == before
@@ -1309,11 +1304,10 @@ CALLS: Mapping[str, Callable[[Run], int]] = {
     "begin": lambda run: run.call(BeginRequested, version=1),
     "commit": lambda run: run.call(CommitRequested),
     "abort": lambda run: run.call(AbortRequested),
-    "resolve": lambda run: run.call(ResolveRequested),
 }
 STATES: Mapping[str, tuple[Callable[[], Run], set[str]]] = {
     "new": (Run, {"initialize"}),
-    "ready": (lambda: ready(1), {"begin", "resolve"}),
+    "ready": (lambda: ready(1), {"begin"}),
     "open": (lambda: with_t0(1), {"commit", "abort"}),
     "ending": (lambda: committing(1)[0], set()),
 }
@@ -1357,7 +1351,7 @@ def test_offsets_of_another_transaction_are_refused() -> None:
 
 def test_a_move_that_is_not_in_the_table_raises() -> None:
     run = opened(1)
-    moving = transaction._Step(run.state, 0.0)
+    moving = transaction_step._Step(run.state, 0.0)
     with pytest.raises(LocalProtocolError, match="no move from"):
         moving._move(Phase.UNRESOLVED)
     assert moving.state == run.state
@@ -1403,7 +1397,7 @@ class RandomRun(Run):
             self.answer_some()
         elif self.waits is None:
             self.decide()
-        elif self.random.random() < 0.2:
+        elif self.random.random() < 0.4:
             self.give_up(self.waits)
 
     def decide(self) -> None:
@@ -1419,8 +1413,8 @@ class RandomRun(Run):
                     lambda: self.add(self.random.choice((T0, T1, U0))),
                     lambda: self.commit_offsets(self.random.choice((TEN, TWENTY))),
                     self.fail_record,
-                    lambda: self.do(EpochNeeded, number=self.state.number),
-                    lambda: self.call(CommitRequested),
+                    lambda: self.do(EpochNeeded),
+                    *3 * (lambda: self.call(CommitRequested),),  # most commits are refused here
                     lambda: self.call(AbortRequested),
                 )
                 self.random.choice(actions)()
@@ -1431,13 +1425,10 @@ class RandomRun(Run):
                     self.call(self.random.choice((AbortRequested, CommitRequested)))
             case Phase.UNRESOLVED:
                 same = CommitRequested if self.state.commits else AbortRequested
-                match self.random.choice((0, 1, 2)):
-                    case 0:
-                        self.call(BeginRequested, version=version)
-                    case 1:
-                        self.call(ResolveRequested)
-                    case _:
-                        self.call(same)
+                if self.random.choice((True, False)):
+                    self.call(BeginRequested, version=version)
+                else:
+                    self.call(same)
 
     def answer_some(self) -> None:
         send = self.unanswered.pop(self.random.randrange(len(self.unanswered)))
@@ -1448,6 +1439,8 @@ class RandomRun(Run):
             codes = [E.NONE] * 12
             codes += [E.CONCURRENT_TRANSACTIONS, E.NOT_COORDINATOR, E.TRANSACTION_ABORTABLE]
             codes += [E.INVALID_TXN_STATE]
+            if isinstance(send.request, EndTxnRequest):
+                codes += 6 * [E.TRANSACTION_ABORTABLE]  # a late one is rare
             if self.random.random() < 0.15:
                 codes += [E.PRODUCER_FENCED, E.INVALID_PRODUCER_ID_MAPPING]
             fields: dict[str, Any] = {}
@@ -1487,13 +1480,13 @@ def test_random_runs_end_each_transaction_and_every_call(part: int) -> None:
 def test_random_runs_make_every_move_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the test above covers the whole table, and the table has no superfluous row."""
     seen: set[tuple[Phase, Phase]] = set()
-    move = transaction._Step._move
+    move = transaction_step._Step._move
 
     def noted(self: Any, phase: Phase, **changes: Any) -> None:
         seen.add((self.state.phase, phase))
         move(self, phase, **changes)
 
-    monkeypatch.setattr(transaction._Step, "_move", noted)
+    monkeypatch.setattr(transaction_step._Step, "_move", noted)
     for seed in range(2_500):
         RandomRun(random=random.Random(seed)).live(80)
     assert {(a, b) for a, moves in MOVES.items() for b in moves} - seen == set()

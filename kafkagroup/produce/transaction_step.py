@@ -2,16 +2,18 @@
 
 The rules that the state keeps:
 
-- A transaction to which the coordinator has added something is ended by exactly one EndTxn, and by
-  none otherwise. From version 2 on whatever was attempted counts as added. So requests that add are
-  answered before a transaction is aborted.
-- It commits only if nothing of it has failed, and everything was answered.
+- A transaction to which the coordinator has added a partition or a group is ended by exactly one
+  EndTxn, any other transaction by none. From version 2 on a partition or group counts as added once
+  it was attempted. Below version 2 only the response tells, so an abort first waits for the
+  responses to the requests that add.
+- A transaction commits only if no record or request of it has failed, and every request was
+  answered.
 - An EndTxn without a response is repeated with the same outcome until it is answered.
 - Below version 2 the requests of all transactions in one epoch look alike. If one of them got no
-  response, it may be executed later. Then the next transaction begins in another epoch. It is asked
-  for as the owner of the present one, and never while the end of a transaction is unknown: the
-  coordinator would abort that transaction.
-- A producer that was fenced, or is not known to the coordinator any more, never asks for an epoch.
+  response, it may be executed later. Then the next transaction begins in another epoch. The
+  producer requests that epoch as the owner of the present one, and never while the end of a
+  transaction is unknown: the coordinator would abort that transaction.
+- A producer that was fenced, or is not known to the coordinator any more, never requests an epoch.
 
 `transaction_state.MOVES` is the whole table of phases. Sources: KIP-98, 360, 447, 890, 1050;
 KAFKA-18019, KAFKA-18227.
@@ -43,11 +45,11 @@ from kafkagroup.errors import (
 )
 from kafkagroup.produce.transaction_requests import (
     add_offsets_request,
+    add_partitions_codes,
     add_partitions_request,
-    added_partitions,
-    committed_partitions,
     end_request,
     init_request,
+    offset_commit_codes,
     offsets_request,
 )
 from kafkagroup.produce.transaction_state import (
@@ -77,7 +79,6 @@ from kafkagroup.produce.transaction_vocabulary import (
     RecordFailed,
     Refused,
     Replied,
-    ResolveRequested,
     Send,
     SendFailed,
     Sent,
@@ -99,7 +100,8 @@ from kafkagroup.wire.schema import Request
 __all__ = ["step"]
 
 _LAST_EPOCH = 2**15 - 2
-"""The last epoch of a producer id; the producer gets another id after it."""
+"""The last epoch of a producer id; the producer gets another id after it. The coordinator keeps
+the highest, 2^15 - 1, to fence the producer."""
 
 _INIT_VERSIONS = (0, 5)
 _OWNER_INIT_VERSIONS = (3, 5)
@@ -145,18 +147,15 @@ class _Step:
                     self._add(partitions)
             case OffsetsRequested():
                 self._on_offsets(event)
-            case RecordFailed(number=number, error=error):
-                if number == self.state.number:
-                    self._on_record(error)
-            case EpochNeeded(number=number):
-                if number == self.state.number and not self.state.ends_epoch:
+            case RecordFailed(error=error):
+                self._on_record_failed(error)
+            case EpochNeeded():
+                if not self.state.ends_epoch:
                     self._set(needs_epoch=True)
             case CommitRequested(call=call):
                 self._on_commit(Call(call, CallKind.COMMIT))
             case AbortRequested(call=call):
                 self._on_abort(Call(call, CallKind.ABORT))
-            case ResolveRequested(call=call):
-                self._on_resolve(Call(call, CallKind.RESOLVE))
             case CallAbandoned(call=call, reason=reason):
                 self._on_abandoned(call, reason)
             case Sent() | Replied() | SendFailed() | Refused():
@@ -167,7 +166,9 @@ class _Step:
     # ------------------------------------------------------------ calls
 
     def _begin_call(self, call: Call, *phases: Phase) -> bool:
-        """Note a call that waits; return whether it may go on. A producer that has ended fails it.
+        """Note a call that waits, and return True. If the producer has ended, fail the call with
+        its error, and return False.
+
         Raises: IllegalStateError unless the state is in one of the phases."""
         if self.state.call is not None:
             kind, other = call.kind.value, self.state.call.kind.value
@@ -191,7 +192,7 @@ class _Step:
 
     def _on_commit(self, call: Call) -> None:
         if self.state.phase is Phase.ABORTABLE_ERROR:
-            self._complete(call.number, self._aborted())
+            self._complete(call.number, self._aborted_error())
             return
         if self.state.phase is Phase.UNRESOLVED and not self.state.commits:
             raise IllegalStateError("cannot commit the transaction: it is being aborted")
@@ -203,7 +204,7 @@ class _Step:
             what = "partitions" if self.state.offset_commit is None else "offsets"
             error = IllegalStateError(f"{what} were not added to the transaction yet")
             self._require_abort(error)
-            self._complete_call(self._aborted())
+            self._complete_call(self._aborted_error())
         else:
             self._move(Phase.COMMITTING, commits=True)
             self._end()
@@ -222,13 +223,6 @@ class _Step:
         self._move(Phase.ABORTING, commits=False)
         self._stop_adding(IllegalStateError("the transaction is aborted"))
         self._end()
-
-    def _on_resolve(self, call: Call) -> None:
-        if self._begin_call(call, Phase.READY, Phase.UNRESOLVED):
-            if self.state.phase is Phase.UNRESOLVED:
-                self._resume()
-            else:
-                self._complete_call()
 
     def _on_abandoned(self, number: int, reason: str) -> None:
         call, offsets = self.state.call, self.state.offset_commit
@@ -252,11 +246,12 @@ class _Step:
                 known = self.state.has_identity
                 self._move(Phase.READY if known else Phase.UNINITIALIZED, attempt=None)
             case Phase.COMMITTING if call.kind is CallKind.COMMIT and not self._is_end_uncertain:
+                # The coordinator has no request to commit, so the transaction can be aborted.
                 self._move(Phase.ABORTABLE_ERROR, attempt=None, error=error)
-                error = self._aborted()
+                error = self._aborted_error()
             case Phase.COMMITTING | Phase.ABORTING:
                 if self.state.phase is Phase.COMMITTING:
-                    error = self._outcome_unknown(error)
+                    error = self._unknown_outcome_error(error)
                 self._move(Phase.UNRESOLVED)
             case _:
                 raise LocalProtocolError(f"a call waits in {self.state.phase}")
@@ -265,9 +260,10 @@ class _Step:
     # ------------------------------------------------------------ epochs
 
     def _initialize(self) -> None:
-        """Ask for an epoch: the first, or the next as the owner of the present one."""
+        """Request an epoch: the first, or the next as the owner of the present one."""
         known = self.state.has_identity
-        # Until there is a response: if this call is given up, the next one asks again.
+        # `needs_epoch` is set until there is a response: if this call is given up, the next `begin`
+        # requests the epoch again.
         self._move(Phase.INITIALIZING, needs_epoch=known)
         versions = _OWNER_INIT_VERSIONS if known else _INIT_VERSIONS
         self._set(attempt=self._attempt(init_request(self.state), versions))
@@ -287,7 +283,8 @@ class _Step:
     def _on_epoch(self, producer_id: int, epoch: int) -> None:
         state = self.state
         if state.has_identity and producer_id != state.producer_id and state.epoch < _LAST_EPOCH:
-            # The coordinator has forgotten the transactional id, and with it who has fenced whom.
+            # A new id before the epochs are used up: the coordinator has forgotten the
+            # transactional id, and with it whether another producer has fenced this one.
             code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
             self._fail(Phase.FATAL, self._error("asking for an epoch", code))
             return
@@ -298,8 +295,9 @@ class _Step:
         self._complete_call()
 
     def _begin_with_former_timeout(self, attempt: Attempt, error: KafkaGroupError) -> bool:
-        """Begin with the timeout that the coordinator has, if it gives no epoch for another one, as
-        before Kafka 2.5, and none was asked for: return whether that is so."""
+        """Begin the transaction with the timeout that the coordinator has already; return whether
+        that was done. It is if the epoch was requested only for another timeout, and the broker is
+        older than Kafka 2.5, which gives no next epoch."""
         call = self.state.call
         former = None if call is None else call.former_timeout_ms
         is_too_old = isinstance(error, UnsupportedVersionError)
@@ -321,8 +319,9 @@ class _Step:
         assert call is not None
         # KAFKA-18227: in the same epoch the first record may be added to the last transaction, of
         # which the markers are still being written.
-        is_upgrade = call.version >= ENDS_EPOCH and not self.state.ends_epoch
-        is_upgrade = is_upgrade and self.state.is_epoch_used
+        is_upgrade = (
+            call.version >= ENDS_EPOCH and not self.state.ends_epoch and self.state.is_epoch_used
+        )
         timeout_ms = call.timeout_ms or self.state.timeout_ms
         former = self.state.timeout_ms
         needs_epoch = self.state.needs_epoch or is_upgrade
@@ -358,7 +357,7 @@ class _Step:
         self._add_wanted()
 
     def _add_wanted(self) -> None:
-        """Add the partitions that wait for the request before, if it is answered."""
+        """Request to add the wanted partitions, unless an earlier such request is not answered."""
         wanted = self.state.wanted
         if wanted and self.state.add_attempt is None:
             request = add_partitions_request(self.state, wanted)
@@ -372,16 +371,16 @@ class _Step:
             case Replied(response=response):
                 self._on_added(attempt, response)
             case SendFailed():
-                self._add_lost(attempt)
+                self._on_add_lost(attempt)
             case Refused(error=error):
                 self._set(adding=frozenset(), add_attempt=None)
                 self._on_refusal(error)
 
     def _on_added(self, attempt: Attempt, response: Any) -> None:
         adding = self.state.adding
-        codes = _codes_of(adding, added_partitions(response))
+        codes = _codes_of(adding, add_partitions_codes(response))
         if codes is None:
-            self._add_lost(attempt)
+            self._on_add_lost(attempt)
             return
         tp, code, action = _worst(codes, ADD_PARTITIONS_ACTIONS)
         match action:
@@ -391,14 +390,15 @@ class _Step:
             case TransactionAction.RETRY | TransactionAction.LOOK_UP if self.state.is_open:
                 self._set(add_attempt=self._again(attempt, action, code))
             case TransactionAction.RETRY | TransactionAction.LOOK_UP:
-                self._end_adding()
+                self._end_adding()  # nothing was added, and the transaction will be aborted
             case _:
                 self._set(adding=frozenset(), add_attempt=None)
                 what = f"adding {tp} to the transaction"
                 self._on_refusal(self._error(what, code, topic=tp.topic), action)
 
-    def _add_lost(self, attempt: Attempt) -> None:
-        """The coordinator may have executed the request, or may yet: send it once more."""
+    def _on_add_lost(self, attempt: Attempt) -> None:
+        """The request got no response. Send it again if the coordinator may have executed it, or
+        may yet; or if it was not sent, and the transaction is still open."""
         attempt = self._lost(attempt)
         if self.state.is_open or attempt.is_lost:
             self._set(add_attempt=self._again(attempt, TransactionAction.LOOK_UP))
@@ -418,7 +418,7 @@ class _Step:
             self._complete(event.call, self.state.error)
             return
         if self.state.phase is Phase.ABORTABLE_ERROR and event.number == self.state.number:
-            self._complete(event.call, self._aborted())
+            self._complete(event.call, self._aborted_error())
             return
         if not self._is_open(event.number):
             raise IllegalStateError("cannot commit offsets: the transaction has ended")
@@ -445,14 +445,14 @@ class _Step:
             self._set(offset_commit=commit)
         else:
             self._set(groups=self.state.groups | {group_id})
-            self._send_offsets(event.call, event)
+            self._send_offsets(event)
 
-    def _send_offsets(self, call: int | None, commit: OffsetsRequested | OffsetCommit) -> None:
+    def _send_offsets(self, commit: OffsetsRequested | OffsetCommit) -> None:
         group = commit.group
         versions = _EPOCH_ENDING_VERSIONS if self.state.ends_epoch else _OFFSETS_VERSIONS
         request = offsets_request(self.state, group, commit.offsets)
         attempt = self._attempt(request, versions, Destination.GROUP, group.group_id)
-        self._set(offset_commit=OffsetCommit(call, group, commit.offsets, False, attempt))
+        self._set(offset_commit=OffsetCommit(commit.call, group, commit.offsets, False, attempt))
 
     def _on_offsets_request(self, commit: OffsetCommit, event: RequestEvent) -> None:
         match event:
@@ -464,10 +464,10 @@ class _Step:
             case Replied(response=response):
                 self._on_offsets_committed(commit, response)
             case SendFailed():
-                self._offsets_lost(commit)
+                self._on_offsets_lost(commit)
             case Refused(error=error):
                 is_too_old = not commit.is_adding and not self.state.ends_epoch
-                self._offsets_refused(commit, _no_group_fencing(error) if is_too_old else error)
+                self._on_offsets_refused(commit, _no_group_fencing(error) if is_too_old else error)
 
     def _on_group_added(self, commit: OffsetCommit, code: int) -> None:
         group_id = commit.group.group_id
@@ -475,19 +475,19 @@ class _Step:
             case None:
                 self._set(groups=self.state.groups | {group_id})
                 if self.state.is_open:
-                    self._send_offsets(commit.call, commit)
+                    self._send_offsets(commit)
                 else:
                     self._end_offsets()
             case TransactionAction.RETRY | TransactionAction.LOOK_UP:
                 self._retry_offsets(commit, action, code)
             case _:
                 what = f"adding the offsets of group {group_id!r} to the transaction"
-                self._offsets_refused(commit, self._error(what, code, group=group_id), action)
+                self._on_offsets_refused(commit, self._error(what, code, group=group_id), action)
 
     def _on_offsets_committed(self, commit: OffsetCommit, response: Any) -> None:
-        codes = _codes_of(commit.offsets, committed_partitions(response))
+        codes = _codes_of(commit.offsets, offset_commit_codes(response))
         if codes is None:
-            self._offsets_lost(commit)
+            self._on_offsets_lost(commit)
             return
         tp, code, action = _worst(codes, TXN_OFFSET_COMMIT_ACTIONS)
         match action:
@@ -500,7 +500,7 @@ class _Step:
                 group_id = commit.group.group_id
                 what = f"committing the offset of {tp} of group {group_id!r} with the transaction"
                 error = self._error(what, code, topic=tp.topic, group=group_id)
-                self._offsets_refused(commit, error, action)
+                self._on_offsets_refused(commit, error, action)
 
     def _retry_offsets(self, commit: OffsetCommit, action: TransactionAction, code: int) -> None:
         if self.state.is_open:
@@ -509,7 +509,7 @@ class _Step:
         else:
             self._end_offsets()
 
-    def _offsets_refused(
+    def _on_offsets_refused(
         self,
         commit: OffsetCommit,
         error: KafkaGroupError,
@@ -519,13 +519,14 @@ class _Step:
         self._on_refusal(error, action)
         self._complete(commit.call, error)
 
-    def _offsets_lost(self, commit: OffsetCommit) -> None:
-        """The coordinator may have executed the request, or may yet: send it once more."""
+    def _on_offsets_lost(self, commit: OffsetCommit) -> None:
+        """The request got no response: send it again, as in `_on_add_lost`."""
         attempt = self._lost(commit.attempt)
         if attempt.is_lost and not commit.is_adding:
             doubtful = {(commit.group.group_id, tp): o for tp, o in commit.offsets.items()}
             self._set(doubtful_offsets={**self.state.doubtful_offsets, **doubtful})
-        # Once the transaction cannot commit, only what begins it at the coordinator matters.
+        # In a transaction that is aborted only AddOffsetsToTxn is still here: `_stop_adding` has
+        # withdrawn a TxnOffsetCommit.
         if self.state.is_open or attempt.is_lost:
             attempt = self._again(attempt, TransactionAction.LOOK_UP)
             self._set(offset_commit=evolve(commit, attempt=attempt))
@@ -538,14 +539,14 @@ class _Step:
 
     # ------------------------------------------------------------ failures
 
-    def _on_record(self, error: KafkaGroupError) -> None:
+    def _on_record_failed(self, error: KafkaGroupError) -> None:
         if self.state.phase not in (Phase.IN_TRANSACTION, Phase.ABORTABLE_ERROR):
             return
         why = error.why if isinstance(error, NotWrittenError) else error
         code = why.code if isinstance(why, BrokerError) else ErrorCode.NONE
         match FAILED_RECORD_ACTIONS.get(code, TransactionAction.ABORT):
             case TransactionAction.FENCED:
-                self._fail(Phase.FENCED, self._fenced("writing a record", code))
+                self._fail(Phase.FENCED, self._fenced_error("writing a record", code))
             case TransactionAction.FATAL:
                 self._fail(Phase.FATAL, self._error("writing a record", code))
             case _:
@@ -574,24 +575,24 @@ class _Step:
         self._stop_adding(TransactionAbortedError(error))
 
     def _stop_adding(self, error: KafkaGroupError) -> None:
-        """Send no more that adds to the transaction, but what may have been executed. A call with
-        offsets raises `error`."""
+        """Withdraw the requests that add to the transaction, except those that the coordinator may
+        have executed: the abort needs their responses. A call with offsets fails with `error`."""
         attempt, commit = self.state.add_attempt, self.state.offset_commit
         self._set(wanted=frozenset())
         if attempt is not None and not attempt.is_uncertain:
             self._set(adding=frozenset(), add_attempt=None)
         if commit is None:
             return
-        uncertain = commit.attempt.is_uncertain
-        if uncertain and commit.is_adding:
+        is_uncertain = commit.attempt.is_uncertain
+        if is_uncertain and commit.is_adding:
             self._set(offset_commit=evolve(commit, call=None))
         else:
             self._set(offset_commit=None)
-            self._note_lost(uncertain)
+            self._note_lost(is_uncertain)
         self._complete(commit.call, error)
 
     def _fail(self, phase: Phase, error: KafkaGroupError) -> None:
-        """End the producer."""
+        """End the producer with an error, in the phase FENCED or FATAL."""
         call, commit = self.state.call, self.state.offset_commit
         is_unknown = self._is_commit_lost
         self._move(
@@ -605,8 +606,9 @@ class _Step:
         )
         if commit is not None:
             self._complete(commit.call, error)
+        # `begin` fails with the error itself: the commit has reported its outcome as unknown.
         if call is not None and is_unknown and call.kind is not CallKind.BEGIN:
-            error = self._outcome_unknown(error)
+            error = self._unknown_outcome_error(error)
         self._complete_call(error)
 
     # ------------------------------------------------------------ the end
@@ -622,34 +624,37 @@ class _Step:
         return self.state.is_end_lost and self.state.commits
 
     def _end_when_answered(self) -> None:
-        """Go on to abort when nothing more is to be answered before."""
+        """Continue an abort that waits for the responses to requests that add."""
         if self.state.phase in (Phase.ABORTING, Phase.UNRESOLVED) and self.state.attempt is None:
             self._end()
 
     def _end(self) -> None:
-        """Commit or abort, if something was added and all that adds was answered."""
+        """Send EndTxn, unless a request that adds is not answered: its response calls this again. A
+        transaction to which nothing was added has ended without EndTxn."""
         if self.state.add_attempt is not None or self.state.offset_commit is not None:
             return
         if not (self.state.added or self.state.groups):
-            self._ended()
+            self._on_ended()
             return
         versions = _EPOCH_ENDING_VERSIONS if self.state.ends_epoch else _END_VERSIONS
         self._set(attempt=self._attempt(end_request(self.state), versions))
 
     def _resume(self) -> None:
-        """Wait for the end of a transaction again."""
+        """Wait again for the end of the last transaction, whose call was given up."""
         self._move(Phase.COMMITTING if self.state.commits else Phase.ABORTING)
 
     def _on_end(self, attempt: Attempt, response: Any) -> None:
         state, code = self.state, response.error_code
         action = _action(END_TXN_ACTIONS, code, TransactionAction.FATAL)
+        # From version 2 on this code says that there is no transaction to commit.
         is_aborted = code == ErrorCode.INVALID_TXN_STATE and state.ends_epoch
+        # Not after a request without a response: that one may have committed the transaction.
         is_abortable = action is TransactionAction.ABORT and not state.is_end_lost
         match action:
             case None:
                 if state.ends_epoch and response.producer_id >= 0:
                     self._set_epoch(response.producer_id, response.producer_epoch)
-                self._ended()
+                self._on_ended()
             case TransactionAction.RETRY | TransactionAction.LOOK_UP:
                 self._set(attempt=self._again(attempt, action, code))
             case _ if state.commits and (is_aborted or is_abortable):
@@ -661,6 +666,7 @@ class _Step:
 
     @property
     def _ending(self) -> str:
+        """What EndTxn does, for the text of an error."""
         return f"{'committing' if self.state.commits else 'aborting'} the transaction"
 
     def _on_not_committed(self, code: int) -> None:
@@ -670,15 +676,15 @@ class _Step:
         self._set(attempt=None, is_end_lost=False)
         if call is not None and call.kind is CallKind.COMMIT:
             self._move(Phase.ABORTABLE_ERROR, error=error)
-            self._complete_call(self._aborted())
+            self._complete_call(self._aborted_error())
             return
-        # Nobody waits for the commit any more.
+        # The call that committed was given up: abort at once. Without a call, stay UNRESOLVED.
         if call is not None:
             self._move(Phase.ABORTING)
         self._set(commits=False)
         self._end()
 
-    def _ended(self) -> None:
+    def _on_ended(self) -> None:
         """The transaction has ended, with the outcome that was requested."""
         self._move(
             Phase.READY,
@@ -697,7 +703,7 @@ class _Step:
     # ------------------------------------------------------------ requests
 
     def _on_request(self, event: RequestEvent) -> None:
-        """Find the request of an event. One that is not awaited any more changes nothing."""
+        """Handle an event of a request. One that is not awaited any more changes nothing."""
         state, token = self.state, event.token
         if isinstance(event, SendFailed) and state.awaits(token):
             self._set(trouble=str(event.error))
@@ -709,7 +715,7 @@ class _Step:
             self._on_offsets_request(state.offset_commit, event)
 
     def _on_main_request(self, attempt: Attempt, event: RequestEvent) -> None:
-        """InitProducerId or EndTxn."""
+        """Handle an event of InitProducerId or EndTxn."""
         is_init = self.state.phase is Phase.INITIALIZING
         match event:
             case Sent():
@@ -753,7 +759,7 @@ class _Step:
     def _again(
         self, attempt: Attempt, action: TransactionAction, code: int = ErrorCode.NONE
     ) -> Attempt:
-        """Send the same request again. With an error code, it was answered."""
+        """Send the same request again. `code`: the error of the response; NONE without one."""
         send = evolve(
             attempt.send,
             token=self._token(),
@@ -767,12 +773,13 @@ class _Step:
         return Attempt(send, is_lost=attempt.is_lost and code == ErrorCode.NONE)
 
     def _lost(self, attempt: Attempt) -> Attempt:
-        """Note that an attempt got no response, if it was sent."""
+        """Return the attempt after its request failed: lost, if it was sent."""
         self._note_lost(attempt.is_in_flight)
         return evolve(attempt, is_in_flight=False, is_lost=attempt.is_uncertain)
 
     def _note_lost(self, is_lost: bool) -> None:
-        """Below version 2 the broker may take a late request for one of the next transaction."""
+        """Begin the next transaction in another epoch if a request got no response: below version 2
+        a broker would take it for one of the next transaction."""
         if is_lost and not self.state.ends_epoch:
             self._set(needs_epoch=True)
 
@@ -788,7 +795,7 @@ class _Step:
         name = f"transactional id {self.state.transactional_id!r}"
         match code:
             case ErrorCode.PRODUCER_FENCED | ErrorCode.INVALID_PRODUCER_EPOCH:
-                return self._fenced(what, code)
+                return self._fenced_error(what, code)
             case ErrorCode.INVALID_PRODUCER_ID_MAPPING | ErrorCode.UNKNOWN_PRODUCER_ID:
                 return BrokerError(
                     code,
@@ -806,7 +813,7 @@ class _Step:
                 )
             case ErrorCode.INVALID_TXN_STATE if self.state.ends_epoch:
                 reason = "the coordinator has aborted it, or none of its records was written"
-                return BrokerError(code, f"{what}: {self._timeout() or reason}")
+                return BrokerError(code, f"{what}: {self._timeout_text() or reason}")
             case ErrorCode.FENCED_INSTANCE_ID:
                 return FencedError(f"{what}: another member took this group_instance_id")
             case _ if group is not None and code in _STALE_MEMBER:
@@ -817,15 +824,15 @@ class _Step:
         operation = "READ" if group is not None else "WRITE"
         return broker_error(code, what, operation=operation, topic=topic, group=group)
 
-    def _fenced(self, what: str, code: int) -> ProducerFencedError:
+    def _fenced_error(self, what: str, code: int) -> ProducerFencedError:
         what = f"{what}: {error_name(code)} ({code})"
         other = f"another producer has begun with transactional id {self.state.transactional_id!r}"
         advice = "give each producer an id of its own"
         is_open = self.state.phase not in (Phase.INITIALIZING, Phase.UNINITIALIZED)
-        timeout = self._timeout() if is_open else ""
+        timeout = self._timeout_text() if is_open else ""
         return ProducerFencedError(f"{what}: {timeout}{'; or ' * bool(timeout)}{other}: {advice}")
 
-    def _timeout(self) -> str:
+    def _timeout_text(self) -> str:
         """Say that the coordinator has aborted the transaction at its timeout; "" if it has not
         been open for so long."""
         elapsed, timeout_ms = self.now - self.state.begun_at, self.state.timeout_ms
@@ -836,11 +843,11 @@ class _Step:
             f" transaction_timeout_ms is {timeout_ms}"
         )
 
-    def _aborted(self) -> TransactionAbortedError:
+    def _aborted_error(self) -> TransactionAbortedError:
         assert self.state.error is not None
         return TransactionAbortedError(self.state.error)
 
-    def _outcome_unknown(self, error: KafkaGroupError) -> TransactionOutcomeUnknownError:
+    def _unknown_outcome_error(self, error: KafkaGroupError) -> TransactionOutcomeUnknownError:
         unknown = TransactionOutcomeUnknownError(
             f"the transaction of transactional id {self.state.transactional_id!r} may or may not be"
             f" committed: {error}"
@@ -887,7 +894,7 @@ def _codes_of(
 
 
 _MISSING = -(2**16)
-"""No error code."""
+"""In place of an error code, of which none is so low: they have 16 bits."""
 
 _SEVERITY = (
     None,
@@ -897,12 +904,13 @@ _SEVERITY = (
     TransactionAction.FATAL,
     TransactionAction.FENCED,
 )
+"""The reactions, from the mildest; None is success."""
 
 
 def _worst(
     codes: Mapping[TopicPartition, int], actions: Mapping[int, TransactionAction]
 ) -> tuple[TopicPartition, int, TransactionAction | None]:
-    """Return the partition whose code has the gravest reaction, with both."""
+    """Return the partition whose code has the gravest reaction, the code, and the reaction."""
     found = [
         (tp, code, _action(actions, code, TransactionAction.ABORT)) for tp, code in codes.items()
     ]
@@ -939,3 +947,4 @@ _REASONS: Mapping[Phase, str] = {
     Phase.ABORTING: "it is being aborted",
     Phase.UNRESOLVED: "its outcome is not known yet",
 }
+"""Why a call is not allowed in a phase, as the end of an error's text."""
