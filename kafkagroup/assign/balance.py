@@ -68,8 +68,12 @@ class _Network:
     def __init__(self, pools: list[Pool], members: int) -> None:
         self._pools = pools
         self._size = members
+        """The number of members, and so the node of the first pool."""
         self._count = [0] * members
+        """Member -> how many partitions it has now."""
         self._arcs: list[list[int]] = [[] for _ in range(members)]
+        """Node -> the nodes to which it may pass a partition: from a member to the pools of its
+        topics, from a pool to its subscribers."""
         for node, pool in enumerate(pools, members):
             for member in pool.subscribers:
                 self._arcs[member].append(node)
@@ -77,8 +81,11 @@ class _Network:
                 self._count[member] += kept
         self._arcs += [pool.subscribers for pool in pools]
         self._label = [_BARRED] * members + [_FAR] * len(pools)
+        """Node -> the length of the shortest chain from it to a target, by the last `_measure`."""
         self._next = [0] * (members + len(pools))
+        """Node -> the index of the first of its arcs that was not found useless in this phase."""
         self._used: list[int] = []
+        """The nodes whose labels `_measure` must reset."""
 
     def even_out(self) -> None:
         # Pools with the fewest subscribers first: the others can even out what these cause.
@@ -114,15 +121,15 @@ class _Network:
             return []
         count = self._count
         level = sum(count[m] for m in group) // len(group)
-        poor = self._level(group, level)
+        poor = self._raise_to(group, level)
         if len(poor) == len(group):
             return []  # All have exactly `level`.
         rest = [m for m in group if m not in poor]
-        near = self._level(rest, level + 1)
+        near = self._raise_to(rest, level + 1)
         self._save_moves([m for m in rest if m in near], level)
         return [sorted(poor), [m for m in rest if m not in near]]
 
-    def _level(self, group: list[int], level: int) -> set[int]:
+    def _raise_to(self, group: list[int], level: int) -> set[int]:
         """Bring members below `level` up to it from those above it, until no chain is left; return
         the members that none above can give to: all, if there is none above."""
         count = self._count

@@ -39,7 +39,7 @@ __all__ = [
 class Kind(Enum):
     """The ways in which an assignment can be wrong; `violations` reports them in this order."""
 
-    STRANGER = "stranger"
+    NOT_A_MEMBER = "not-a-member"
     """Partitions are assigned to an id that belongs to no member."""
     NO_SUCH_PARTITION = "no-such-partition"
     """A member gets a partition that does not exist."""
@@ -68,7 +68,7 @@ class Kind(Enum):
 
 VALID = frozenset(
     (
-        Kind.STRANGER,
+        Kind.NOT_A_MEMBER,
         Kind.NO_SUCH_PARTITION,
         Kind.NOT_SUBSCRIBED,
         Kind.DOUBLED,
@@ -132,9 +132,9 @@ def violations(
     found = [*checker.entries(), *checker.doubled(), *checker.incomplete()]
     if Kind.HANDED_OVER in rules:
         found += checker.handed_over()
-    if Kind.UNBALANCED in rules and checker.whole:
+    if Kind.UNBALANCED in rules and checker.is_complete:
         found += checker.unbalanced()
-    if Kind.MOVED_WITHOUT_NEED in rules and checker.whole:
+    if Kind.MOVED_WITHOUT_NEED in rules and checker.is_complete:
         found += checker.moved_without_need()
     rank = {kind.value: index for index, kind in enumerate(Kind)} if found else {}
     return tuple(
@@ -167,7 +167,7 @@ class _Checker:
             if (topic, number) not in self._new_owners
         ]
         self._missing = [tp for tp in missing if not (cooperative and self._must_wait(tp))]
-        self.whole = not missing and all(
+        self.is_complete = not missing and all(
             len(new_owners) == 1 for new_owners in self._new_owners.values()
         )
         """Whether every partition is assigned to one member that may have it."""
@@ -176,13 +176,13 @@ class _Checker:
             self._held[new_owners[0]].append(tp)
 
     def entries(self) -> Iterator[Violation]:
-        """Yield the violations STRANGER, NO_SUCH_PARTITION and NOT_SUBSCRIBED."""
+        """Yield the violations NOT_A_MEMBER, NO_SUCH_PARTITION and NOT_SUBSCRIBED."""
         for member, partitions in self._assignment.items():
             member_spec = self._spec.members.get(member)
             if member_spec is None:
                 if partitions:
                     text = f"{member} is not a member and gets {_listed(partitions)}"
-                    yield Violation(Kind.STRANGER, (member,), tuple(sorted(partitions)), text)
+                    yield Violation(Kind.NOT_A_MEMBER, (member,), tuple(sorted(partitions)), text)
                 continue
             for tp in partitions:
                 if not _exists(self._spec, tp):
@@ -235,15 +235,17 @@ class _Checker:
         count = {member: len(held) for member, held in self._held.items()}
         if max(count.values(), default=0) - min(count.values(), default=0) < 2:
             return
-        holders: dict[str, dict[str, TopicPartition]] = {}  # topic -> member -> its last one
+        # Topic -> member -> the last partition of the topic that the member has.
+        holders: dict[str, dict[str, TopicPartition]] = {}
         for member, partitions in self._held.items():
             for tp in partitions:
                 holders.setdefault(tp.topic, {})[member] = tp
-        best = (1, 0)  # the gap, and minus the length of the chain
+        # The gap of the widest chain so far, and minus its length: a gap of 1 is balanced.
+        best = (1, 0)
         fullest: str | None = None
         # Giver -> what it would pass on, to whom.
         passes: dict[str, tuple[TopicPartition, str]] = {}
-        length: dict[str, int] = {}  # member -> the links of its chain; of all that were reached
+        length: dict[str, int] = {}  # member that was reached -> the number of links of its chain
         topics_reached: set[str] = set()
         for least, members in groupby(sorted(count, key=count.__getitem__), count.__getitem__):
             queue = deque(member for member in members if member not in length)

@@ -40,7 +40,7 @@ def allocating(name: str, allocate: Allocate) -> Assignor:
     def assignor(spec: GroupSpec) -> Assignment:
         wanted: dict[tuple[str, ...], list[TopicPartition]] = {}
         for topic, takers in spec.subscribers().items():
-            wanted.setdefault(tuple(takers), []).extend(_of(spec, topic))
+            wanted.setdefault(tuple(takers), []).extend(_partitions_of(spec, topic))
         given: dict[str, list[TopicPartition]] = {}
         for members, partitions in wanted.items():
             for member, tp in _allocated(name, allocate(list(members), partitions)):
@@ -60,7 +60,7 @@ def deciding(name: str, decide: Decide) -> Assignor:
     def assignor(spec: GroupSpec) -> Assignment:
         given: dict[str, list[TopicPartition]] = {}
         for topic, members in spec.subscribers().items():
-            partitions = list(_of(spec, topic))
+            partitions = list(_partitions_of(spec, topic))
             for member in members:
                 # Copies: a function may change its arguments.
                 decided = decide(list(members), list(partitions), member)
@@ -83,15 +83,15 @@ def naive_allocator(
     return given
 
 
-def _of(spec: GroupSpec, topic: str) -> Iterator[TopicPartition]:
+def _partitions_of(spec: GroupSpec, topic: str) -> Iterator[TopicPartition]:
     return (TopicPartition(topic, number) for number in range(spec.partitions[topic]))
 
 
 def _allocated(name: str, result: Any) -> Iterator[tuple[str, TopicPartition]]:
     """Yield member and partition of what an `Allocate` has returned. Raises: ConfigurationError."""
     if not isinstance(result, Mapping):
-        words = "member id -> topic -> numbers"
-        raise _wrong_type(name, "the function's result", result, words)
+        expected = "member id -> topic -> numbers"
+        raise _wrong_type(name, "the function's result", result, expected)
     for member, topics in result.items():
         if not isinstance(member, str):
             raise _wrong_type(name, "a member id", member, "a str")
@@ -110,11 +110,11 @@ def _decided(name: str, topic: str, member: str, result: Any) -> Iterator[TopicP
         yield _partition(name, member, tp.topic, tp.partition)
 
 
-def _iterated(name: str, member: str, topic: Any, result: Any, words: str) -> Iterator[Any]:
+def _iterated(name: str, member: str, topic: Any, result: Any, expected: str) -> Iterator[Any]:
     try:
         return iter(result)
     except TypeError:
-        raise _wrong_type(name, f"what {member!r} gets of {topic!r}", result, words) from None
+        raise _wrong_type(name, f"what {member!r} gets of {topic!r}", result, expected) from None
 
 
 def _partition(name: str, member: str, topic: Any, number: Any) -> TopicPartition:

@@ -15,15 +15,15 @@ from typing import NoReturn, TypeVar
 from kafkagroup.errors import ConfigurationError
 
 __all__ = [
-    "at",
     "base64",
+    "child_path",
     "entries",
     "fields",
     "integer",
-    "listed",
+    "list_of",
     "mapping",
-    "maybe",
-    "name_at",
+    "non_empty",
+    "nullable",
     "number",
     "parse",
     "partition_key",
@@ -77,7 +77,7 @@ def fields(
     names = ", ".join((*required, *optional))
     for name in found:
         if name not in (*required, *optional):
-            refuse(at(path, name), "a field that is not known", f"one of {names}")
+            refuse(child_path(path, name), "a field that is not known", f"one of {names}")
     for name in required:
         if name not in found:
             refuse(f"{path}.{name}", "nothing", "this field")
@@ -87,8 +87,8 @@ def fields(
 def entries(value: object, path: str) -> Iterable[tuple[str, object, str]]:
     """Yield the name, value and path of each entry of an object; names must not be empty."""
     for name, entry in mapping(value, path).items():
-        name_at(name, path)
-        yield name, entry, at(path, name)
+        non_empty(name, path)
+        yield name, entry, child_path(path, name)
 
 
 def mapping(value: object, path: str) -> dict[str, object]:
@@ -98,14 +98,14 @@ def mapping(value: object, path: str) -> dict[str, object]:
     return value
 
 
-def listed(value: object, path: str, of: Callable[[object, str], T]) -> list[T]:
+def list_of(value: object, path: str, of: Callable[[object, str], T]) -> list[T]:
     """Read a list; `of` reads each entry."""
     if not isinstance(value, list):
         refuse(path, shown(value), "a list")
     return [of(entry, f"{path}[{index}]") for index, entry in enumerate(value)]
 
 
-def maybe(value: object, path: str, of: Callable[[object, str], T]) -> T | None:
+def nullable(value: object, path: str, of: Callable[[object, str], T]) -> T | None:
     """Read null, or a value by `of`."""
     return None if value is None else of(value, path)
 
@@ -117,7 +117,7 @@ def string(value: object, path: str) -> str:
     return value
 
 
-def name_at(value: object, path: str) -> str:
+def non_empty(value: object, path: str) -> str:
     """Read a string that is not empty."""
     name = string(value, path)
     if not name:
@@ -164,7 +164,7 @@ def number(value: object, path: str, *, most: float, positive: bool = False) -> 
     return float(value)
 
 
-def at(path: str, name: str) -> str:
+def child_path(path: str, name: str) -> str:
     """Return the path of an object's entry."""
     return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name)}]"
 

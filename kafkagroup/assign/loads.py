@@ -73,9 +73,9 @@ def encode_loads(measured: MeasuredLoads) -> str:
     """
     topics: dict[str, dict[str, float]] = {}
     for (topic, number), load in sorted(measured.loads.items()):
-        path = js.at("$.loads", js.name_at(topic, "$.loads"))
-        js.partition_key(str(number), js.at(path, str(number)))
-        topics.setdefault(topic, {})[str(number)] = _load(load, js.at(path, str(number)))
+        path = js.child_path("$.loads", js.non_empty(topic, "$.loads"))
+        js.partition_key(str(number), js.child_path(path, str(number)))
+        topics.setdefault(topic, {})[str(number)] = _load(load, js.child_path(path, str(number)))
     made_at = json.dumps(_time(measured.made_at, "$.made_at"))
     lines = [f"    {json.dumps(topic)}: {json.dumps(loads)}" for topic, loads in topics.items()]
     rows = "{\n" + ",\n".join(lines) + "\n  }" if lines else "{}"

@@ -60,6 +60,8 @@ class _Row:
         self.members = members
         self.held: list[list[int]] = [[] for _ in members]
         self._left = dict.fromkeys(range(count))
+        """The partition numbers that are not assigned yet, as keys, to keep their order."""
+        # Each member gets `_length` partitions; `_longer` members may still get one more.
         self._length, self._longer = divmod(count, len(members))
         # An empty rack name means no rack.
         self._member_racks = [spec.members[member].rack or None for member in members]
@@ -70,7 +72,7 @@ class _Row:
     def match_member_by_member(self) -> None:
         """Give each member the first partitions with a replica in its rack; a member without a rack
         may get any."""
-        (replica_racks,) = self._replica_racks
+        (replica_racks,) = self._replica_racks  # only for a topic that lines up with no other
         numbers: dict[str | None, list[int]] = defaultdict(list)
         for number, racks in enumerate(replica_racks):
             for rack in (None, *racks):

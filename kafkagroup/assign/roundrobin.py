@@ -30,12 +30,12 @@ def deal_in_turn(spec: GroupSpec, numbers: Mapping[str, Sequence[int]]) -> Assig
     seat = {member: index for index, member in enumerate(held)}
     takers = spec.subscribers()
     turn = 0
-    for topic, all_ in numbers.items():
+    for topic, all_numbers in numbers.items():
         among = takers[topic]
         # The subscriber whose turn it is; after the last one the first, as indices are modulo.
         first = bisect_left(among, turn, key=seat.__getitem__)
         for index, member in enumerate(among):
-            dealt = all_[(index - first) % len(among) :: len(among)]
+            dealt = all_numbers[(index - first) % len(among) :: len(among)]
             held[member].extend(TopicPartition(topic, number) for number in dealt)
-        turn = seat[among[(first + len(all_) - 1) % len(among)]] + 1
+        turn = seat[among[(first + len(all_numbers) - 1) % len(among)]] + 1
     return {member: tuple(sorted(partitions)) for member, partitions in held.items()}

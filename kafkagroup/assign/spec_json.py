@@ -80,23 +80,23 @@ def _member(value: object, path: str) -> MemberSpec:
         optional=("instance_id", "rack", "owned", "generation", "capacity", "user_data"),
     )
     return MemberSpec(
-        topics=frozenset(js.listed(found["topics"], f"{path}.topics", js.name_at)),
-        instance_id=js.maybe(found.get("instance_id"), f"{path}.instance_id", js.name_at),
-        rack=js.maybe(found.get("rack"), f"{path}.rack", js.string),
+        topics=frozenset(js.list_of(found["topics"], f"{path}.topics", js.non_empty)),
+        instance_id=js.nullable(found.get("instance_id"), f"{path}.instance_id", js.non_empty),
+        rack=js.nullable(found.get("rack"), f"{path}.rack", js.string),
         owned=tuple(
             sorted(
                 TopicPartition(topic, number)
                 for topic, numbers, topic_path in js.entries(
                     found.get("owned", {}), f"{path}.owned"
                 )
-                for number in _once(js.listed(numbers, topic_path, js.integer), topic_path)
+                for number in _once(js.list_of(numbers, topic_path, js.integer), topic_path)
             )
         ),
         generation=js.integer(found.get("generation", -1), f"{path}.generation", least=-1),
         capacity=js.number(
             found.get("capacity", 1.0), f"{path}.capacity", most=_MAX_NUMBER, positive=True
         ),
-        user_data=js.maybe(found.get("user_data"), f"{path}.user_data", js.base64),
+        user_data=js.nullable(found.get("user_data"), f"{path}.user_data", js.base64),
     )
 
 
@@ -108,7 +108,7 @@ def _topic(value: object, path: str) -> tuple[int, tuple[frozenset[str], ...] | 
     count = js.integer(found["partitions"], f"{path}.partitions")
     if "racks" not in found:
         return count, None
-    racks = js.listed(found["racks"], f"{path}.racks", _racks)
+    racks = js.list_of(found["racks"], f"{path}.racks", _racks)
     if len(racks) != count:
         js.refuse(
             f"{path}.racks", f"racks of {len(racks)} partitions", f"of {count}, one list each"
@@ -117,7 +117,7 @@ def _topic(value: object, path: str) -> tuple[int, tuple[frozenset[str], ...] | 
 
 
 def _racks(value: object, path: str) -> frozenset[str]:
-    return frozenset(js.listed(value, path, js.string))
+    return frozenset(js.list_of(value, path, js.string))
 
 
 def _once(numbers: list[int], path: str) -> list[int]:

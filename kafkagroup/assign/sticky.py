@@ -37,4 +37,4 @@ def sticky_assignor(spec: GroupSpec) -> Assignment:
     # Only leaders compute: every consumer imports this module.
     from kafkagroup.assign.target import find_target
 
-    return {member: target.complete() for member, target in find_target(spec).items()}
+    return {member: target.all_partitions() for member, target in find_target(spec).items()}

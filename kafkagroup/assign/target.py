@@ -40,7 +40,7 @@ class MemberTarget:
         """Return the partitions that it may own before other members revoke any, sorted."""
         return _merged((self.kept, *self.given))
 
-    def complete(self) -> tuple[TopicPartition, ...]:
+    def all_partitions(self) -> tuple[TopicPartition, ...]:
         """Return all partitions of the target, sorted."""
         return _merged((self.kept, *self.given, *self.moving))
 

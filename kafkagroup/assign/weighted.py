@@ -168,7 +168,7 @@ def _moves(
     Each partition moves once. A member that can give nothing is skipped, so that one heavy
     partition that cannot move does not block all others.
     """
-    group, started, state = state.group, state.by_member(), state.copy()
+    group, started, state = state.group, state.levels_by_member(), state.copy()
     givable: dict[int, dict[int, list[tuple[int, int]]]] = {}  # giver -> pool -> loads, ascending
     for p in movable:
         if group.load[p]:
@@ -298,12 +298,13 @@ class _State:
         self.load[member] -= self.group.load[p]
         self.count[member] -= 1
 
-    def by_member(self) -> list[float]:
+    def levels_by_member(self) -> list[float]:
+        """Return the level of each member, by number."""
         return [load / c for load, c in zip(self.load, self.group.capacity, strict=True)]
 
     def levels(self) -> list[float]:
         """Return the levels of all members, from the highest."""
-        return sorted(self.by_member(), reverse=True)
+        return sorted(self.levels_by_member(), reverse=True)
 
     def place(self, free: Iterable[int]) -> None:
         """Assign free partitions: the heaviest first, among equals those with the fewest
@@ -344,7 +345,8 @@ class _Lightest:
     """Finds, in a pool, the least loaded member of each capacity.
 
     Of members with the same capacity, the least loaded one also has the lowest level after any
-    addition. The values may grow; if one shrinks, its member may be found too late.
+    addition. `first` and `second` are the caller's lists of loads and counts, by member, and are
+    read again in each call. The values may grow; if one shrinks, its member may be found too late.
     """
 
     def __init__(self, group: _Group, first: Sequence[int], second: Sequence[int]) -> None:

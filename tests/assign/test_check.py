@@ -54,7 +54,7 @@ def test_an_unknown_member_is_a_violation() -> None:
     """Its partitions are also unassigned, unless a member gets them, too."""
     group = spec({"a": 2}, x=member("a"))
     assert violations(group, assigned(x="a0", ghost="a1")) == (
-        Violation(Kind.STRANGER, ("ghost",), tps("a1"), "ghost is not a member and gets a/1"),
+        Violation(Kind.NOT_A_MEMBER, ("ghost",), tps("a1"), "ghost is not a member and gets a/1"),
         Violation(Kind.INCOMPLETE, (), tps("a1"), "a/1 is assigned to no member"),
     )
     assert violations(group, assigned(x="a0 a1", ghost="")) == ()
@@ -456,7 +456,7 @@ def test_every_planted_violation_is_found(
         for tp in held:
             less = {**assignment, m: tuple(other for other in held if other != tp)}
             assert [v.partitions for v in violations(group, less)] == [(tp,)]
-            assert violations(group, {**less, "ghost": (tp,)})[0].kind is Kind.STRANGER
+            assert violations(group, {**less, "ghost": (tp,)})[0].kind is Kind.NOT_A_MEMBER
             for other in group.members:
                 more = {**assignment, other: (*assignment[other], tp)}
                 expected = (

@@ -71,7 +71,7 @@ def test_omitted_members_get_nothing() -> None:
         ({"m1": {"a": [0, 1, 2], "b": [0]}}, "incomplete"),
         ({"m1": {"a": [0, 1, 2], "b": [0, 1]}, "m2": {"a": [0]}}, "doubled"),
         ({"m1": {"a": [0, 1, 2], "b": [0, 1, 2]}}, "no-such-partition"),
-        ({"m3": {"a": [0, 1, 2], "b": [0, 1]}}, "stranger"),
+        ({"m3": {"a": [0, 1, 2], "b": [0, 1]}}, "not-a-member"),
     ],
 )
 def test_a_wrong_result_is_an_error_with_the_reason(response: Any, words: str) -> None:

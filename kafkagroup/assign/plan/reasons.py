@@ -110,9 +110,12 @@ class MoveReasons:
         if self._relieves(tp, giver, taker) and self._without_loads.get(tp) != taker:
             return self._load(tp, giver, taker)
         if self._is_needed_for_rack(tp, giver, taker):
-            give, take = label(self._was, giver), label(self._spec, taker)
+            giver_name, taker_name = label(self._was, giver), label(self._spec, taker)
             rack = self._spec.members[taker].rack
-            return Reason.RACK, f"a replica is in {take}'s rack {rack}, none in {give}'s"
+            return (
+                Reason.RACK,
+                f"a replica is in {taker_name}'s rack {rack}, none in {giver_name}'s",
+            )
         return None
 
     def _load(self, tp: TopicPartition, giver: str, taker: str) -> tuple[Reason, str]:
@@ -152,15 +155,15 @@ class MoveReasons:
     ) -> str:
         """Return what the move changes. If the two totals do not show that, as one of the members
         also gains or gives other partitions, return the totals without the move."""
-        give, take = label(self._was, giver), label(self._spec, taker)
+        giver_name, taker_name = label(self._was, giver), label(self._spec, taker)
         if _is_visible(giver, taker, before, after):
             return (
-                f"{give} {before[giver]:.10g} -> {after.get(giver, 0):.10g},"
-                f" {take} {before.get(taker, 0):.10g} -> {after[taker]:.10g}"
+                f"{giver_name} {before[giver]:.10g} -> {after.get(giver, 0):.10g},"
+                f" {taker_name} {before.get(taker, 0):.10g} -> {after[taker]:.10g}"
             )
         return (
-            f"without it {give} would have {after.get(giver, 0) + moved:.10g},"
-            f" {take} {after[taker] - moved:.10g}"
+            f"without it {giver_name} would have {after.get(giver, 0) + moved:.10g},"
+            f" {taker_name} {after[taker] - moved:.10g}"
         )
 
     def _relieves(self, tp: TopicPartition, giver: str, taker: str) -> bool:
