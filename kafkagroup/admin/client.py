@@ -357,7 +357,7 @@ class Admin(CallingService):
     ) -> OffsetPlan:
         """Return a plan to commit these offsets, such as those of `offsets_from_json`."""
         committed = await self._committed(group_id)
-        return reset.planned(self._calls, group_id, committed, offsets_of(to))
+        return reset.plan_to_commit(self._calls, group_id, committed, offsets_of(to))
 
     async def apply(self, plan: OffsetPlan) -> None:
         """Commit the changed offsets of a plan.

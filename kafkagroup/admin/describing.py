@@ -85,14 +85,14 @@ async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
 
 async def _describe(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     try:
-        return await _classic(broker, node, group_id)
+        return await _describe_classic(broker, node, group_id)
     except BrokerError as error:
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise
         absent = error
-    for ask in (_consumer, _share):
+    for describe_type in (_describe_consumer, _describe_share):
         try:
-            return await ask(broker, node, group_id)
+            return await describe_type(broker, node, group_id)
         except UnsupportedVersionError:
             continue  # KIP-848 groups need Kafka 4.0, share groups 4.1
         except BrokerError as error:
@@ -111,14 +111,14 @@ async def _describe(broker: BrokerClient, node: Node, group_id: str) -> GroupDes
 # ---------------------------------------------------------------- classic groups
 
 
-async def _classic(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
+async def _describe_classic(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     response = await broker.request(DescribeGroupsRequest(groups=(group_id,)))
     group = _group_of(response.groups, group_id)
     code = group.error_code
     if code == ErrorCode.NONE and group.group_state == _DEAD:
         # Brokers with version 6 respond with this code themselves.
         code = ErrorCode.GROUP_ID_NOT_FOUND
-    _raise(code, group.error_message, group_id)
+    _raise_if_error(code, group.error_message, group_id)
     return GroupDescription(
         group_id=group_id,
         state=GroupState(group.group_state),
@@ -158,13 +158,13 @@ def _classic_member(group: DescribedGroup, member: DescribedGroupMember) -> Memb
 # ---------------------------------------------------------------- groups of KIP-848
 
 
-async def _consumer(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
+async def _describe_consumer(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     request = ConsumerGroupDescribeRequest(
         group_ids=(group_id,), include_authorized_operations=False
     )
     response = await broker.request(request)
     group = _group_of(response.groups, group_id)
-    _raise(group.error_code, group.error_message, group_id)
+    _raise_if_error(group.error_code, group.error_message, group_id)
     members = [_consumer_member(member) for member in group.members]
     return _with_epochs(group, node, GroupType.CONSUMER, CONSUMER, members)
 
@@ -194,11 +194,11 @@ def _subscription(member: consumer_describe.Member | share_describe.Member) -> S
 # ---------------------------------------------------------------- share groups
 
 
-async def _share(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
+async def _describe_share(broker: BrokerClient, node: Node, group_id: str) -> GroupDescription:
     request = ShareGroupDescribeRequest(group_ids=(group_id,), include_authorized_operations=False)
     response = await broker.request(request)
     group = _group_of(response.groups, group_id)
-    _raise(group.error_code, group.error_message, group_id)
+    _raise_if_error(group.error_code, group.error_message, group_id)
     members = [
         MemberDescription(
             member_id=member.member_id,
@@ -255,7 +255,7 @@ def _partitions(assignment: consumer_describe.Assignment) -> tuple[TopicPartitio
     )
 
 
-def _raise(code: int, message: str | None, group_id: str) -> None:
+def _raise_if_error(code: int, message: str | None, group_id: str) -> None:
     if code:
         what = message or f"describing group {group_id!r}"
         raise broker_error(code, what, operation="DESCRIBE", group=group_id)

@@ -60,7 +60,7 @@ async def measure(
     """Return each group's lag in all partitions of which it has committed offsets, or its error."""
     known = [offsets for offsets in groups.values() if not isinstance(offsets, KafkaGroupError)]
     wanted = sorted({tp for offsets in known for tp in offsets})
-    reasons = await _missing(calls, wanted)
+    reasons = await _unmeasurable(calls, wanted)
     existing = [tp for tp in wanted if tp not in reasons]
     with calls.opened().topics.during(tp.topic for tp in existing):
         starts = await _log_offsets(calls, existing, EARLIEST, reasons)
@@ -86,14 +86,14 @@ async def measure(
             reason = "the log ends before the committed offset"
             return PartitionLag(committed=committed, start=start, end=end, reason=reason)
         first = max(committed, start)
-        seconds = ages.get((tp, first), 0.0)
+        age_or_reason = ages.get((tp, first), 0.0)
         return PartitionLag(
             committed=committed,
             start=start,
             end=end,
             lag=behind(first, end),
-            seconds=None if isinstance(seconds, str) else seconds,
-            reason=seconds if isinstance(seconds, str) else None,
+            seconds=None if isinstance(age_or_reason, str) else age_or_reason,
+            reason=age_or_reason if isinstance(age_or_reason, str) else None,
         )
 
     return {
@@ -104,7 +104,7 @@ async def measure(
     }
 
 
-async def _missing(
+async def _unmeasurable(
     calls: RetriedCalls, wanted: Iterable[TopicPartition]
 ) -> dict[TopicPartition, str]:
     """Return the partitions whose lag cannot be measured, with the reasons."""

@@ -46,10 +46,10 @@ async def committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, Off
         response = await fetch_offsets(broker, group_id, require_stable=True)
         for group in response.groups:
             what = f"reading the offsets of group {group_id!r}"
-            _raise(group.error_code, what, group_id, "DESCRIBE")
+            _raise_if_error(group.error_code, what, group_id, "DESCRIBE")
         for tp, data in sorted(answered_partitions(response), key=lambda each: each[0]):
             what = f"reading the offset of {tp} of group {group_id!r}"
-            _raise(data.error_code, what, group_id, "DESCRIBE", tp.topic)
+            _raise_if_error(data.error_code, what, group_id, "DESCRIBE", tp.topic)
             if (offset := committed_offset(data)) is not None:
                 offsets[tp] = offset
     return offsets
@@ -135,7 +135,7 @@ async def delete(
         what = f"deleting offsets of group {group_id!r}"
         if response.error_code == ErrorCode.NON_EMPTY_GROUP:
             what += ": it has members, and is no group of consumers; stop its members first"
-        _raise(response.error_code, what, group_id, "DELETE")
+        _raise_if_error(response.error_code, what, group_id, "DELETE")
     codes = {
         TopicPartition(topic.name, partition.partition_index): partition.error_code
         for topic in response.topics
@@ -155,6 +155,8 @@ def _delete_error(code: int, group_id: str, tp: TopicPartition) -> BrokerError |
     return broker_error(code, what, operation="READ", topic=tp.topic, group=group_id)
 
 
-def _raise(code: int, what: str, group_id: str, operation: str, topic: str | None = None) -> None:
+def _raise_if_error(
+    code: int, what: str, group_id: str, operation: str, topic: str | None = None
+) -> None:
     if code:
         raise broker_error(code, what, operation=operation, topic=topic, group=group_id)

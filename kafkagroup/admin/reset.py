@@ -22,7 +22,15 @@ from kafkagroup.runtime.offsets.values import EARLIEST, LATEST, READ_UNCOMMITTED
 from kafkagroup.transport.identity import require_cluster
 from kafkagroup.types import MAX_INT64, OffsetAndMetadata, TopicPartition
 
-__all__ = ["OffsetChange", "OffsetPlan", "ResetTo", "offsets_from_json", "offsets_to_json", "plan"]
+__all__ = [
+    "OffsetChange",
+    "OffsetPlan",
+    "ResetTo",
+    "offsets_from_json",
+    "offsets_to_json",
+    "plan",
+    "plan_to_commit",
+]
 
 ResetTo = Literal["earliest", "latest"] | int | datetime | timedelta
 """The start or end of each log; an offset; the first record at or after a time (with a time zone),
@@ -95,10 +103,10 @@ async def plan(
             end = await at(LATEST)
             resets = {tp: end[tp] if offset < 0 else offset for tp, offset in resets.items()}
     offsets = {tp: OffsetAndMetadata(resets[tp]) for tp in wanted}
-    return planned(calls, group_id, committed, offsets)
+    return plan_to_commit(calls, group_id, committed, offsets)
 
 
-def planned(
+def plan_to_commit(
     calls: RetriedCalls,
     group_id: str,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
@@ -175,7 +183,7 @@ def offsets_to_json(
 def offsets_from_json(
     text: str, cluster_id: str | None = None
 ) -> tuple[str, dict[TopicPartition, OffsetAndMetadata]]:
-    """Parse the JSON of `offsets_to_json` into group and offsets, which may have no cluster id.
+    """Parse the JSON of `offsets_to_json`, with or without a cluster id, into group and offsets.
     `cluster_id`: `Admin.cluster_id` of the cluster to use them in; None: any.
 
     Raises: ConfigurationError, which names the row that is wrong; ClusterChangedError if the

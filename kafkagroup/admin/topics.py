@@ -77,7 +77,7 @@ async def describe(cluster: Cluster, name: str) -> TopicDescription:
     response = await cluster.describe_topics(_metadata_request([name]))
     for topic in response.topics:
         if topic.name == name:
-            _raise(topic.error_code, None, f"describing topic {name!r}", "DESCRIBE", name)
+            _raise_if_error(topic.error_code, None, f"describing topic {name!r}", "DESCRIBE", name)
             return _description(topic, nodes_of(response))
     raise RemoteProtocolError(f"the broker did not answer for topic {name!r}")
 
@@ -130,7 +130,7 @@ class Attempts(ChangeAttempts):
                 # The change is made, but not every broker knows it yet.
                 self.is_lost |= result.error_code == ErrorCode.REQUEST_TIMED_OUT
                 what = f"{doing} {topic!r}"
-                _raise(result.error_code, result.error_message, what, operation, topic)
+                _raise_if_error(result.error_code, result.error_message, what, operation, topic)
                 return
         raise RemoteProtocolError(f"the controller did not answer for topic {topic!r}")
 
@@ -241,7 +241,7 @@ def _description(topic: MetadataResponseTopic, nodes: dict[int, Node]) -> TopicD
     )
 
 
-def _raise(code: int, why: str | None, what: str, operation: str, topic: str) -> None:
+def _raise_if_error(code: int, why: str | None, what: str, operation: str, topic: str) -> None:
     if code:
         message = f"{what}: {escaped(why)}" if why else what
         raise broker_error(code, message, operation=operation, topic=topic)

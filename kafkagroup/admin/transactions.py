@@ -172,7 +172,7 @@ async def _producers(
         for data in topic.partitions:
             if (topic.name, data.partition_index) == tp:
                 what = data.error_message or f"describing the producers of {tp}"
-                _raise(data.error_code, what, "READ", tp)
+                _raise_if_error(data.error_code, what, "READ", tp)
                 return tuple(
                     sorted(map(_producer, data.active_producers), key=lambda one: one.producer_id)
                 )
@@ -196,12 +196,12 @@ async def open_transactions(
 ) -> dict[TopicPartition, tuple[OpenTransaction, ...] | KafkaGroupError]:
     """Implement `Admin.open_transactions`."""
     described = await describe_producers(calls, partitions)
-    opened = {
+    in_transaction = {
         tp: tuple(one for one in producers if one.transaction_start_offset is not None)
         for tp, producers in described.items()
         if not isinstance(producers, KafkaGroupError)
     }
-    producer_ids = sorted({one.producer_id for found in opened.values() for one in found})
+    producer_ids = sorted({one.producer_id for found in in_transaction.values() for one in found})
     known = await _by_producer_id(calls, producer_ids) if producer_ids else {}
 
     def with_coordinator(tp: TopicPartition, one: ProducerDescription) -> OpenTransaction:
@@ -218,7 +218,7 @@ async def open_transactions(
         if isinstance(producers, KafkaGroupError):
             results[tp] = producers
         else:
-            found = [with_coordinator(tp, one) for one in opened[tp]]
+            found = [with_coordinator(tp, one) for one in in_transaction[tp]]
             results[tp] = tuple(sorted(found, key=lambda one: one.start_offset))
     return results
 
@@ -226,8 +226,8 @@ async def open_transactions(
 async def _by_producer_id(
     calls: RetriedCalls, producer_ids: Sequence[int]
 ) -> dict[int, TransactionDescription]:
-    """Return the transactional ids that have these producer ids. Raises: the first error, as
-    without a response of each coordinator an id may have a transaction that is not known."""
+    """Return producer id -> the description of the transactional id that has it. Raises: the first
+    error, because without the response of a coordinator its transactions would seem to hang."""
     listed = await list_transactions(calls, producer_ids=producer_ids)
     for error in listed.errors.values():
         raise error
@@ -268,7 +268,7 @@ async def abort(cluster: Cluster, opened: OpenTransaction, attempts: ChangeAttem
     tp, producer = opened.partition, opened.producer
     metadata = await topics_metadata(cluster, [tp.topic])
     if attempts.is_lost:
-        # Once the marker is written, the producer may go on with another transaction.
+        # Once the marker is written, the producer may have begun another transaction.
         producers = await _producers(cluster, tp, metadata)
         if not any(
             (one.producer_id, one.transaction_start_offset)
@@ -281,7 +281,7 @@ async def abort(cluster: Cluster, opened: OpenTransaction, attempts: ChangeAttem
         producer_epoch=producer.producer_epoch,
         transaction_result=False,
         topics=(WritableTxnMarkerTopic(name=tp.topic, partition_indexes=(tp.partition,)),),
-        # Without a marker so far: an epoch that is not above that of any coordinator.
+        # -1 before the partition's first marker: 0 is not above the epoch of any coordinator.
         coordinator_epoch=max(producer.coordinator_epoch, 0),
     )
     leader = _leader(cluster, tp, metadata)
@@ -294,7 +294,7 @@ async def abort(cluster: Cluster, opened: OpenTransaction, attempts: ChangeAttem
                     *tp,
                 ):
                     what = f"aborting the transaction at offset {opened.start_offset} of {tp}"
-                    _raise(result.error_code, what, "ALTER", tp)
+                    _raise_if_error(result.error_code, what, "ALTER", tp)
                     return
     raise RemoteProtocolError(f"the leader did not answer for {tp}")
 
@@ -309,7 +309,7 @@ def _leader(cluster: Cluster, tp: TopicPartition, metadata: ClusterMetadata) -> 
     return cluster.broker(node)
 
 
-def _raise(code: int, what: str, operation: str, tp: TopicPartition) -> None:
+def _raise_if_error(code: int, what: str, operation: str, tp: TopicPartition) -> None:
     if code:
         raise broker_error(code, what, operation=operation, topic=tp.topic)
 

@@ -45,19 +45,19 @@ def name_of(address: Address) -> str:
 async def examine_address(address: Address, options: ClientOptions) -> list[Finding]:
     """Check an address step by step; the first failure is the last finding."""
     subject = name_of(address)
-    name = await _name(subject, address, options)
+    name = await _check_name(subject, address, options)
     if name.status is Status.FAILED:
         return [name]
-    connection = await _connection(subject, address, options)
+    connection = await _check_connection(subject, address, options)
     if connection.status is Status.FAILED:
         return [name, connection]
-    tls = await _tls(subject, address, options)
+    tls = await _check_tls(subject, address, options)
     if tls.status is Status.FAILED:
         return [name, connection, tls]
-    return [name, connection, tls, *await _session(subject, address, options)]
+    return [name, connection, tls, *await _check_protocol(subject, address, options)]
 
 
-async def _name(subject: str, address: Address, options: ClientOptions) -> Finding:
+async def _check_name(subject: str, address: Address, options: ClientOptions) -> Finding:
     host, _ = address
     try:
         ipaddress.ip_address(host)
@@ -75,7 +75,7 @@ async def _name(subject: str, address: Address, options: ClientOptions) -> Findi
     return ok("name", subject, f"is {addresses}")
 
 
-async def _connection(subject: str, address: Address, options: ClientOptions) -> Finding:
+async def _check_connection(subject: str, address: Address, options: ClientOptions) -> Finding:
     began = anyio.current_time()
     try:
         deadline = began + options.connect_timeout
@@ -103,7 +103,7 @@ async def _connection(subject: str, address: Address, options: ClientOptions) ->
 # ---------------------------------------------------------------- TLS
 
 
-async def _tls(subject: str, address: Address, options: ClientOptions) -> Finding:
+async def _check_tls(subject: str, address: Address, options: ClientOptions) -> Finding:
     security = options.security
     if security is None or security.tls is None:
         return not_checked("TLS", subject, "the security protocol is without TLS")
@@ -158,7 +158,7 @@ def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLC
 # ---------------------------------------------------------------- the protocol
 
 
-async def _session(subject: str, address: Address, options: ClientOptions) -> list[Finding]:
+async def _check_protocol(subject: str, address: Address, options: ClientOptions) -> list[Finding]:
     """Check API versions and authentication: the broker reports its versions before it requires
     authentication."""
     mechanism = None if options.security is None else options.security.mechanism

@@ -41,12 +41,12 @@ async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> l
         return [_unknown("brokers report their time from Kafka 3.3 on, and only in KRaft mode")]
     except KafkaGroupError as error:
         return [_unknown(str(error))]
-    cluster_time = _time_in(response)
-    if isinstance(cluster_time, int):
-        if cluster_time == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+    time_or_code = _time_in(response)
+    if isinstance(time_or_code, int):
+        if time_or_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             return [_unknown("it needs an ACL that allows DESCRIBE on the cluster")]
-        return [_unknown(error_name(cluster_time))]
-    ahead = cluster_time - (sent_at + received_at) / 2
+        return [_unknown(error_name(time_or_code))]
+    ahead = time_or_code - (sent_at + received_at) / 2
     uncertainty = (received_at - sent_at) / 2
     relation = "ahead of" if ahead > 0 else "behind"
     text = f"the cluster's clock is {abs(ahead):.1f} s {relation} this machine's"
@@ -64,7 +64,8 @@ async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> l
 
 
 def _time_in(response: DescribeQuorumResponse) -> float | int:
-    """Return the cluster's time in seconds since 1970; an error code if the response has none."""
+    """Return the cluster's time in seconds since 1970, a float; or, if the response has none, an
+    error code, an int."""
     if response.error_code:
         return response.error_code
     for topic in response.topics:

@@ -63,7 +63,7 @@ async def examine_cluster(servers: Sequence[Address], options: ClientOptions) ->
 
     async def check_advertised(broker: MetadataResponseBroker) -> None:
         async with limiter:
-            found[broker.node_id] = await _advertised(broker, options)
+            found[broker.node_id] = await _check_advertised(broker, options)
 
     async with anyio.create_task_group() as tasks:
         for broker in brokers:
@@ -80,7 +80,7 @@ async def examine_cluster(servers: Sequence[Address], options: ClientOptions) ->
     return findings
 
 
-async def _advertised(broker: MetadataResponseBroker, options: ClientOptions) -> Finding:
+async def _check_advertised(broker: MetadataResponseBroker, options: ClientOptions) -> Finding:
     """Check an advertised address. A common mistake is an address that only the broker's own host
     can use."""
     address = (broker.host, broker.port)

@@ -54,7 +54,8 @@ def warning(check: str, subject: str, text: str, advice: str) -> Finding:
 
 
 def failed(check: str, subject: str, error: KafkaGroupError | str, advice: str = "") -> Finding:
-    """Return a failed finding. An error of the library has its advice after the last semicolon."""
+    """Return a failed finding. Without `advice` it is taken from the error: a message of this
+    library has it after the last semicolon."""
     text = str(error).removeprefix(f"{subject}: ")
     if not advice:
         text, _, advice = text.rpartition("; ") if "; " in text else (text, "", "")

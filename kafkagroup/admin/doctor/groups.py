@@ -73,7 +73,9 @@ async def examine_group(
     else:
         found.append(ok("committed offsets", subject, f"can be read; there are {len(committed)}"))
     try:
-        await request_from(servers, options, lambda cluster: _may_join(cluster, node, group_id))
+        await request_from(
+            servers, options, lambda cluster: _check_may_join(cluster, node, group_id)
+        )
     except KafkaGroupError as error:
         found.append(wrong("joining", error))
     else:
@@ -81,7 +83,7 @@ async def examine_group(
     return found
 
 
-async def _may_join(cluster: Cluster, node: Node, group_id: str) -> None:
+async def _check_may_join(cluster: Cluster, node: Node, group_id: str) -> None:
     """Check whether this client may join and commit, without joining: a coordinator that authorizes
     the client responds to this heartbeat that the member is unknown. Raises: AuthorizationError."""
     request = HeartbeatRequest(group_id=group_id, generation_id=-1, member_id=_UNUSED_MEMBER_ID)

@@ -44,7 +44,7 @@ _NEEDED = (
     ListGroupsRequest,
     ProduceRequest,
 )
-"""The requests that a consumer in a group needs, and these tools."""
+"""The requests that consumers, producers and the administration of groups need."""
 
 _RELEASES = (
     (18, "Kafka 4.1 or later"),

@@ -55,7 +55,7 @@ async def examine_topic(
     if led:
         tp = TopicPartition(name, min(led))
         try:
-            await request_from(servers, options, lambda cluster: _read(cluster, tp))
+            await request_from(servers, options, lambda cluster: _check_may_read(cluster, tp))
         except KafkaGroupError as error:
             found.append(wrong("reading", error))
         else:
@@ -96,7 +96,7 @@ def _numbers(some: Sequence[int], count: int) -> str:
     return f"partition {named}{more} of {count}"
 
 
-async def _read(cluster: Cluster, tp: TopicPartition) -> None:
+async def _check_may_read(cluster: Cluster, tp: TopicPartition) -> None:
     """Check whether records may be read; they are not decoded. Raises: BrokerError."""
     with cluster.topics.during([tp.topic]):
         await cluster.refresh()

@@ -52,7 +52,8 @@ class _Behind:
 async def examine_transactions(
     servers: Sequence[Address], options: ClientOptions, topic: str, partitions: Iterable[int]
 ) -> list[Finding]:
-    """Check partitions of a topic that have a leader: a finding for each that is stuck, or one."""
+    """Check partitions of a topic, which have a leader. Return a finding for each whose first open
+    transaction is overdue, up to a limit; without any, one finding."""
     wanted = [TopicPartition(topic, number) for number in sorted(partitions)]
     try:
         behind = await request_from(servers, options, lambda cluster: _behind(cluster, wanted))
@@ -109,8 +110,8 @@ async def _behind(
 
 
 def _open_for(one: OpenTransaction, now: datetime) -> float | None:
-    """Return for how many seconds a transaction is open, or has not been written to if no
-    coordinator knows its start; None if nothing tells."""
+    """Return for how many seconds a transaction has been open. Of one that hangs no coordinator
+    knows the start: return the seconds since its last record. None if that is not known either."""
     known = None if one.is_hanging else one.transaction
     since = one.producer.last_written_at if known is None else known.started_at
     return None if since is None else max((now - since).total_seconds(), 0.0)
