@@ -137,7 +137,8 @@ class GroupedConsumer(TaskOwner):
         self._owned: set[TopicPartition] = set()
         """The partitions that this member may commit: `allocation`, and those being revoked."""
         self._positions: dict[TopicPartition, OffsetAndMetadata] = {}
-        """Where the consumer reads, as far as it was given by `offsets` or has come since."""
+        """Where the consumer reads next: where it was sent by `offsets`, or after the last message
+        since."""
         self._rebalance_count = 0
         super().__init__()
         with renamed(_NAMES):
@@ -242,6 +243,7 @@ class GroupedConsumer(TaskOwner):
         for tp in self._partitions_of(topic):
             if tp.partition in self.offsets[topic]:
                 wanted = self._offset(tp)
+                # `_offset` returns the position itself if the application has not moved it.
                 if self._positions.get(tp) is not wanted:
                     self._consumer.seek(tp, wanted.offset)
                     self._positions[tp] = wanted

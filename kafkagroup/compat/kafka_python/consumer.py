@@ -147,17 +147,18 @@ class ConsumerCoordinator(BaseCoordinator):
         self._revoking: frozenset[TopicPartition] = frozenset()
         """The partitions that are being revoked."""
         self._joined: tuple[int, str, str, bytes] | None = None
-        """Generation, member id, protocol and assignment that are applied, or were last."""
+        """Generation, member id, protocol and assignment of the last join."""
         self._steps: list[_Once] = []
-        """What the present call of a hook has still to do."""
+        """The steps of this class that the present call of a hook has begun; `_call_hook` awaits
+        those that the hook has not."""
         self._hook_errors: list[Exception] = []
-        """What hooks let out, to be raised by `ensure_active_group`."""
+        """The errors of hooks, which `ensure_active_group` raises."""
         self.consumer = self._create_consumer()
         """The consumer of the main API: iterate over it. It is another one after `close`, and
         after an error that ended the membership."""
         interval = self.config["auto_commit_interval_ms"] / 1000
-        commits = self.config["enable_auto_commit"] and self.group_id is not None
-        self._auto_commit_task = AutoCommitTask(self, interval) if commits else None
+        is_auto_commit = self.config["enable_auto_commit"] and self.group_id is not None
+        self._auto_commit_task = AutoCommitTask(self, interval) if is_auto_commit else None
         subscription.assignment = lambda: self.consumer.assignment()
         subscription.observed = self._observe
         self.consumer_sensors = ConsumerCoordinatorMetrics(
@@ -205,7 +206,7 @@ class ConsumerCoordinator(BaseCoordinator):
     # ------------------------------------------------------------ membership
 
     def protocol_type(self) -> str:
-        """ "consumer"."""
+        """Return "consumer"."""
         return "consumer"
 
     def group_protocols(self) -> Sequence[tuple[str, Any]]:
@@ -256,6 +257,7 @@ class ConsumerCoordinator(BaseCoordinator):
     async def _join(self) -> None:
         """Join the group, or join it again, and wait for the assignment."""
         wanted = _Wanted.by(self._subscription)
+        # The consumer rejoins by itself in a rebalance: then only wait.
         is_rebalancing = self._subscribed == wanted and not self._is_assigned
         self._subscription.needs_partition_assignment = False
         if not is_rebalancing:
@@ -296,7 +298,7 @@ class ConsumerCoordinator(BaseCoordinator):
     def note_joined(
         self, generation: int, member_id: str, protocol: str, assignment: bytes
     ) -> None:
-        """Keep what `_on_join_complete` is called with."""
+        """Keep the arguments with which `_on_join_complete` is to be called."""
         self._joined = (generation, member_id, protocol, assignment)
 
     def _perform_assignment(
@@ -333,7 +335,7 @@ class ConsumerCoordinator(BaseCoordinator):
         return step
 
     async def _call_hook(self, hook: Callable[[], Any], name: str) -> None:
-        """Call a hook, and do what it has called of this class and not awaited."""
+        """Call a hook, and await the steps of this class that it has called and not awaited."""
         self._steps.clear()
         try:
             await awaited(hook())

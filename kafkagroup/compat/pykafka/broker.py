@@ -94,7 +94,7 @@ class Broker(TaskOwner):
             security=security,
         )
         super().__init__()
-        self._opened: ContextTask[kafkagroup.broker.Broker] | None = None
+        self._connection: ContextTask[kafkagroup.broker.Broker] | None = None
         self._connecting = anyio.Lock()
 
     def __repr__(self) -> str:
@@ -152,7 +152,7 @@ class Broker(TaskOwner):
 
     @property
     def _broker(self) -> kafkagroup.broker.Broker | None:
-        return None if self._opened is None else self._opened.value
+        return None if self._connection is None else self._connection.value
 
     @property
     def connected(self) -> bool:
@@ -183,7 +183,7 @@ class Broker(TaskOwner):
             if self._broker is not None:
                 await self._broker.connect()
                 return
-            opened = ContextTask(
+            connection = ContextTask(
                 kafkagroup.broker.Broker.open(
                     self._host_name,
                     self._port,
@@ -192,8 +192,8 @@ class Broker(TaskOwner):
                     offsets_channel_timeout=self._offsets_timeout,
                 )
             )
-            await self._tasks.start(opened)
-            self._opened = opened
+            await self._tasks.start(connection)
+            self._connection = connection
 
     async def connect_offsets_channel(self) -> None:
         """Open the connection for committed offsets, if it is not open.
@@ -201,20 +201,21 @@ class Broker(TaskOwner):
         Raises: ClosedError while not connected; ConnectionLostError, RequestTimeoutError,
         AuthenticationError.
         """
-        await self._open.connect_offsets_channel()
+        await self._connected_broker.connect_offsets_channel()
 
     async def close(self) -> None:
         """Close every connection, also one that `connect` is opening. `connect` may open them
         again."""
-        if self._opened is None and self._connecting.locked():
+        if self._connection is None and self._connecting.locked():
+            # `connect` is opening a connection: wait until there is one to close.
             async with self._connecting:
                 pass
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            await opened.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
     @property
-    def _open(self) -> kafkagroup.broker.Broker:
+    def _connected_broker(self) -> kafkagroup.broker.Broker:
         if self._broker is None:
             raise ClosedError("the broker is not connected; use `async with` or connect()")
         return self._broker
@@ -233,7 +234,7 @@ class Broker(TaskOwner):
         Raises: RequestTimeoutError when the response takes longer than the socket timeout.
         """
         wanted = {_tp(r.topic, r.partition): r for r in partition_requests}
-        return await self._open.fetch_messages(
+        return await self._connected_broker.fetch_messages(
             {tp: r.offset for tp, r in wanted.items()},
             max_wait=min(timeout / 1000, _MAX_WAIT_SHARE * self._options.request_timeout),
             min_bytes=min_bytes,
@@ -243,7 +244,7 @@ class Broker(TaskOwner):
 
     async def produce_messages(self, produce_request: ProduceRequest) -> ProduceResponse | None:
         """Append messages. Return None with `required_acks=0`, which has no response."""
-        return await self._open.produce_messages(
+        return await self._connected_broker.produce_messages(
             produce_request.batches,
             acks=produce_request.required_acks,
             timeout=produce_request.timeout / 1000,
@@ -253,7 +254,7 @@ class Broker(TaskOwner):
         self, partition_requests: Iterable[PartitionOffsetRequest]
     ) -> ListOffsetsResponse:
         """Request the first offset at or after each timestamp."""
-        return await self._open.request_offset_limits(
+        return await self._connected_broker.request_offset_limits(
             {_tp(r.topic_name, r.partition_id): r.offsets_before for r in partition_requests}
         )
 
@@ -261,7 +262,7 @@ class Broker(TaskOwner):
         self, topics: Iterable[str | bytes] | None = None
     ) -> MetadataResponse:
         """Request the brokers and these topics; None requests all topics."""
-        return await self._open.request_metadata(
+        return await self._connected_broker.request_metadata(
             None if topics is None else [text(topic) for topic in topics]
         )
 
@@ -279,7 +280,7 @@ class Broker(TaskOwner):
             _tp(r.topic_name, r.partition_id): OffsetAndMetadata(r.offset, text(r.metadata))
             for r in preqs
         }
-        return await self._open.commit_consumer_group_offsets(
+        return await self._connected_broker.commit_consumer_group_offsets(
             text(consumer_group), consumer_group_generation_id, text(consumer_id), offsets
         )
 
@@ -287,7 +288,7 @@ class Broker(TaskOwner):
         self, consumer_group: str | bytes, preqs: Iterable[PartitionOffsetFetchRequest]
     ) -> OffsetFetchResponse:
         """Request the group's committed offsets."""
-        return await self._open.fetch_consumer_group_offsets(
+        return await self._connected_broker.fetch_consumer_group_offsets(
             text(consumer_group), [_tp(r.topic_name, r.partition_id) for r in preqs]
         )
 
@@ -304,7 +305,7 @@ class Broker(TaskOwner):
         """Join. Brokers since 2.2 respond to the first join with a member id and error code 79:
         join again with that id (KIP-394)."""
         metadata = metadata_of(membership_protocol, topic_name)
-        return await self._open.join_group(
+        return await self._connected_broker.join_group(
             text(consumer_group),
             text(member_id),
             protocol_type=membership_protocol.protocol_type.decode(),
@@ -328,7 +329,7 @@ class Broker(TaskOwner):
             text(a.member_id): encode_assignment(a.partitions, version=a.version)
             for a in group_assignment
         }
-        return await self._open.sync_group(
+        return await self._connected_broker.sync_group(
             text(consumer_group),
             generation_id,
             text(member_id),
@@ -344,7 +345,7 @@ class Broker(TaskOwner):
         member_id: str | bytes,
     ) -> HeartbeatResponse:
         """Send a heartbeat."""
-        return await self._open.heartbeat(
+        return await self._connected_broker.heartbeat(
             text(consumer_group), generation_id, text(member_id), connection_id=str(connection_id)
         )
 
@@ -352,7 +353,7 @@ class Broker(TaskOwner):
         self, connection_id: object, consumer_group: str | bytes, member_id: str | bytes
     ) -> LeaveGroupResponse:
         """Leave the group."""
-        return await self._open.leave_group(
+        return await self._connected_broker.leave_group(
             text(consumer_group), text(member_id), connection_id=str(connection_id)
         )
 

@@ -72,7 +72,8 @@ _PRIVATE = (
     "rebalance_max_retries",
     "rebalance_backoff_ms",
 )
-"""Likewise, of options that the main API does not have."""
+"""Options that the constructor of `Consumer` does not have; their values are passed to
+`TunedConsumer` unchanged."""
 
 
 class _Balanced(TaskOwner):
@@ -289,14 +290,14 @@ class _Balanced(TaskOwner):
         self._held_offsets |= _held_offsets(committed | starts)
         self._is_assigned = True  # the callback may call methods that wait for an assignment
         if self._callback is not None:
-            given = await self._called_back(self._callback, before)
+            given = await self._call_callback(self._callback, before)
             if given:
                 moved = await self._starts({self._tp(p): at for p, at in given.items()})
                 self._held_offsets |= _held_offsets(moved)
                 starts |= moved
         return starts
 
-    async def _called_back(
+    async def _call_callback(
         self, callback: PostRebalanceCallback, before: Offsets
     ) -> Mapping[int, int] | None:
         try:
