@@ -148,6 +148,7 @@ class _Network:
         count = self._count
         while any(pool.lost for pool in self._pools):
             self._measure(group, [m for m in group if count[m] == level])
+            # A chain of negative length saves a move.
             savers = [m for m in group if count[m] > level and self._label[m] < 0]
             if not savers:
                 return

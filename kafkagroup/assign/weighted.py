@@ -123,6 +123,8 @@ def _assign(spec: GroupSpec, max_moves: int | None, hysteresis: float) -> Assign
     state = _State(group, [_NO_OWNER] * len(claims.owner), [0] * len(order), [0] * len(order))
     for p in owned:
         state.give(p, claims.owner[p])
+    # Withheld partitions are placed, too, so that the levels are those of the next round. Then they
+    # are taken back.
     state.place([p for p, owner in enumerate(claims.owner) if owner < 0])
     waiting = [p for p, owner in enumerate(claims.owner) if owner == WITHHELD]
     for p in (*waiting, *_taken(state, owned, waiting, bound, hysteresis)):

@@ -764,8 +764,8 @@ class _Step:
             attempt.send,
             token=self._token(),
             attempts=attempt.send.attempts + 1,
-            is_soon=code in COORDINATOR_AWAITS_MARKERS,
-            look_up=action is TransactionAction.LOOK_UP,
+            awaits_markers=code in COORDINATOR_AWAITS_MARKERS,
+            needs_look_up=action is TransactionAction.LOOK_UP,
         )
         if code != ErrorCode.NONE:
             self._set(trouble=str(BrokerError(code)))

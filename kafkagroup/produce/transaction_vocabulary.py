@@ -209,11 +209,11 @@ class Send:
     """The lowest version likewise; without one that the broker has, the request is `Refused`."""
     attempts: int = 0
     """The attempts before this one, for the back-off."""
-    is_soon: bool = False
-    """Whether the last attempt was too early: the markers of the transaction before are still being
-    written, which takes milliseconds."""
-    look_up: bool = False
-    """Whether to look the coordinator up again first."""
+    awaits_markers: bool = False
+    """Whether the last attempt was refused because the markers of the transaction before are still
+    being written. That takes milliseconds, so the backoff is short."""
+    needs_look_up: bool = False
+    """Whether the coordinator must first be looked up again: the last attempt failed there."""
 
 
 @frozen(kw_only=True)

@@ -288,7 +288,7 @@ def test_a_producer_gets_its_id_and_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "look_up", "is_soon"),
+    ("code", "needs_look_up", "awaits_markers"),
     [
         (E.CONCURRENT_TRANSACTIONS, False, True),
         (E.COORDINATOR_LOAD_IN_PROGRESS, False, True),
@@ -297,7 +297,7 @@ def test_a_producer_gets_its_id_and_epoch() -> None:
         (E.REQUEST_TIMED_OUT, True, False),
     ],
 )
-def test_a_request_is_repeated(code: int, look_up: bool, is_soon: bool) -> None:
+def test_a_request_is_repeated(code: int, needs_look_up: bool, awaits_markers: bool) -> None:
     """The same request, until it is answered otherwise."""
     for run in (Run(), opened(1), opened(1), committing(1)[0]):
         if run.state.phase is Phase.UNINITIALIZED:
@@ -309,7 +309,11 @@ def test_a_request_is_repeated(code: int, look_up: bool, is_soon: bool) -> None:
         for attempts in (1, 2):
             (send,) = run.respond(code)
             assert send == attrs.evolve(
-                first, token=send.token, attempts=attempts, look_up=look_up, is_soon=is_soon
+                first,
+                token=send.token,
+                attempts=attempts,
+                needs_look_up=needs_look_up,
+                awaits_markers=awaits_markers,
             )
         run.respond()
         assert run.sends[-1].attempts in (2, 0)
@@ -319,7 +323,7 @@ def test_adding_partitions_is_repeated() -> None:
     run = opened(1)
     run.add(T0)
     (send,) = run.respond(E.UNKNOWN_TOPIC_OR_PARTITION)
-    assert (send.attempts, send.look_up, run.state.needs_epoch) == (1, False, False)
+    assert (send.attempts, send.needs_look_up, run.state.needs_epoch) == (1, False, False)
     run.respond()
     assert run.state.added == {T0}
 
@@ -579,7 +583,7 @@ def test_a_response_without_a_partition_is_none() -> None:
     run = opened(1)
     run.add(T0, T1)
     (send,) = run.respond_with(added({T0: E.NONE, U0: E.NONE}))
-    assert (send.attempts, send.look_up, run.state.needs_epoch) == (1, True, True)
+    assert (send.attempts, send.needs_look_up, run.state.needs_epoch) == (1, True, True)
     run.respond_with(added({T0: E.NONE, T1: E.NONE, U0: E.INVALID_REQUEST}))
     assert run.state.added == {T0, T1}
 
@@ -722,7 +726,7 @@ def test_a_response_without_an_offset_is_none(version: int) -> None:
     if version < 2:
         run.respond()
     (send,) = run.respond_with(committed({T0: E.NONE, U0: E.NONE}))
-    assert (send.attempts, send.look_up) == (1, True)
+    assert (send.attempts, send.needs_look_up) == (1, True)
     run.respond_with(committed({T0: E.NONE, T1: E.NONE, U0: E.INVALID_REQUEST}))
     assert run.ended[call] is None
 
@@ -880,7 +884,7 @@ def test_a_commit_without_a_response_is_repeated_in_another_epoch(version: int) 
     """KAFKA-17754: the first request arrived late, and ended the next transaction."""
     run, call = committing(version)
     (again,) = run.lose()
-    assert again == end(commit=True, token=again.token, attempts=1, look_up=True)
+    assert again == end(commit=True, token=again.token, attempts=1, needs_look_up=True)
     assert run.state.is_end_lost
     run.respond(E.CONCURRENT_TRANSACTIONS)
     assert run.state.is_end_lost  # franz-go 1359: a retriable response cleared it

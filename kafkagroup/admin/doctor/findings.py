@@ -65,8 +65,8 @@ def failed(check: str, subject: str, error: KafkaGroupError | str, advice: str =
 def denied(
     check: str, subject: str, error: AuthorizationError, resource: str, options: ClientOptions
 ) -> Finding:
-    """Return a failed finding with a kafka-acls command. `resource`: its option for the resource,
-    such as "--group billing"."""
+    """Return a failed finding with a kafka-acls command. `resource`: the command's option for the
+    resource, such as "--group billing"."""
     name = options.security and options.security.sasl_username
     principal = f"User:{name}" if name else "the principal of this client"
     operation = error.operation.capitalize()

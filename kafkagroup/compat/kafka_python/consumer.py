@@ -159,6 +159,7 @@ class ConsumerCoordinator(BaseCoordinator):
         interval = self.config["auto_commit_interval_ms"] / 1000
         is_auto_commit = self.config["enable_auto_commit"] and self.group_id is not None
         self._auto_commit_task = AutoCommitTask(self, interval) if is_auto_commit else None
+        # A function, because `_end` replaces the consumer.
         subscription.assignment = lambda: self.consumer.assignment()
         subscription.observed = self._observe
         self.consumer_sensors = ConsumerCoordinatorMetrics(

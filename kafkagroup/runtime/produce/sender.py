@@ -420,8 +420,10 @@ class Sender:
         now: float,
     ) -> None:
         error = refusal(queue.tp, part)
-        is_soon = self._transactions is not None and part.error_code in PRODUCE_AWAITS_MARKERS
-        at = self._retry_at(batch, now, MARKER_PAUSE if is_soon else None)
+        awaits_markers = (
+            self._transactions is not None and part.error_code in PRODUCE_AWAITS_MARKERS
+        )
+        at = self._retry_at(batch, now, MARKER_PAUSE if awaits_markers else None)
         match produce_action(part.error_code):
             case ProduceAction.REFRESH:
                 # The leader that the response names may have it at once, unless that is an earlier

@@ -360,7 +360,7 @@ class TransactionManager:
         kind = _COORDINATOR_TYPES[send.to]
         if not self._state.awaits(send.token):
             return
-        if send.look_up:
+        if send.needs_look_up:
             # Another request may have found the next one meanwhile.
             self._cluster.coordinators.invalidate(send.key, kind, node=self._nodes.get(send.to))
         try:
@@ -388,7 +388,11 @@ class TransactionManager:
     def _pause(self, send: Send) -> float:
         """Return the seconds before a retry."""
         options = self._cluster.options
-        first = min(options.retry_backoff, MARKER_PAUSE) if send.is_soon else options.retry_backoff
+        first = (
+            min(options.retry_backoff, MARKER_PAUSE)
+            if send.awaits_markers
+            else options.retry_backoff
+        )
         return backoff(send.attempts, first, options.retry_backoff_max, random.random())
 
     @property
