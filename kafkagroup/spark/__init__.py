@@ -6,7 +6,7 @@ orders = spark.read.format("kafkagroup").option("bootstrap.servers", "localhost:
     "subscribe", "orders").load()
 ```
 
-There is no JVM connector: this library decodes the records into Arrow. The driver and every
+No connector in the JVM is needed: this library decodes the records into Arrow. The driver and every
 executor need the extra `spark`. The names are imported on first use.
 """
 

@@ -1,5 +1,5 @@
-"""The options of Kafka's own clients that this library does not take: those without effect, and
-those that are refused because a query would mean something else without them. Pure.
+"""The options of Kafka's own clients that this library does not implement: those without effect,
+and those that are refused because a query without their effect would give another result. Pure.
 
 Sources: `ConsumerConfig`, `ProducerConfig` and `AdminClientConfig` of Kafka 2.4 to 4.3, and Spark's
 Structured Streaming + Kafka Integration Guide.
@@ -100,7 +100,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "transaction.timeout.ms": "the sink writes without transactions",
     "transaction.two.phase.commit.enable": "the sink writes without transactions",
 }
-"""Option -> why, or what to use instead; "" if there is nothing to say."""
+"""Option -> why it has no effect, or what to use instead; "" if no reason is given."""
 
 _REFUSED = {
     "config.providers": _PROVIDERS,
@@ -138,11 +138,12 @@ REFUSED_BY_SOURCE: Mapping[str, str] = {
     "interceptor.classes": _INTERCEPTORS,
     **_OF_CONSUMERS,
 }
-"""Option, or how its name begins if that ends with a dot -> why a source is refused with it. Those
-of producers alone have no effect on it."""
+"""Option, or a prefix of options, which ends with a dot -> why a source refuses it. Options that
+only producers have are ignored."""
 REFUSED_BY_SINK: Mapping[str, str] = {
     **_REFUSED,
     "interceptor.classes": _INTERCEPTORS,
     **_OF_PRODUCERS,
 }
-"""The same for a sink, on which those of consumers alone have no effect."""
+"""Option, or a prefix of options, which ends with a dot -> why a sink refuses it. Options that only
+consumers have are ignored."""

@@ -39,9 +39,9 @@ __all__ = [
     "one_of",
     "partitions",
     "pattern",
-    "pause",
     "record_types",
     "seconds",
+    "seconds_from_zero",
     "size",
 ]
 
@@ -63,7 +63,7 @@ COLUMNS = {
 """Name -> type in Spark's DDL."""
 
 OWN_COLUMNS = tuple(name for name in COLUMNS if name != "timestampType")
-"""The columns of a row, in their order."""
+"""The default columns of a row, in their order."""
 
 CONNECTOR_COLUMNS = (
     *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
@@ -71,14 +71,15 @@ CONNECTOR_COLUMNS = (
 """The columns of a row of Spark's own connector, in their order, without `headers`."""
 
 CONNECTOR_HEADERS = "array<struct<key: string, value: binary>>"
-"""Their type in a row of Spark's own connector. A row without headers has null there."""
+"""The type of the column `headers` in a row of Spark's own connector. It is null without
+headers."""
 
 OnError = Literal["fail", "null", "skip"]
 
 _LOG_START = -2
 """The start of the log, in place of an offset; -1 is its end."""
 
-_DAY_ONE = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -108,21 +109,23 @@ def count(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Parse bytes. Kafka's clients take 0, which means one record at a time."""
+    """Parse a number of bytes. 0, which Kafka's clients accept, is 1: one record at a time."""
     return max(1, _whole(text, 0, MAX_INT64))
 
 
 def seconds(text: str) -> float:
+    """Parse milliseconds; return seconds."""
     return _whole(text, 1, MAX_INT32) / 1000
 
 
 def idle_seconds(text: str) -> float:
-    """The same for a limit that Kafka's clients turn off with -1."""
+    """Parse milliseconds as `seconds` does; -1, by which Kafka's clients set no limit, is the
+    highest value."""
     return seconds(str(MAX_INT32)) if text.strip() == "-1" else seconds(text)
 
 
-def pause(text: str) -> float:
-    """The same for a time that may be 0."""
+def seconds_from_zero(text: str) -> float:
+    """Parse milliseconds that may be 0, which is replaced by 1; return seconds."""
     return max(1, _whole(text, 0, MAX_INT32)) / 1000
 
 
@@ -132,8 +135,8 @@ def acks(text: str) -> int:
 
 
 def level_of(codec: Codec) -> Callable[[str], int | None]:
-    """Return a function that parses a level of compression. Java's clients have -1 for the default
-    of gzip."""
+    """Return a function that parses a level of compression; it returns None for the default, which
+    is -1 for gzip in Java's clients."""
     least, most = LEVELS[codec]
 
     def level(text: str) -> int | None:
@@ -164,15 +167,16 @@ def names(text: str) -> tuple[str, ...]:
 
 def columns(text: str) -> tuple[str, ...]:
     known = {name.lower(): name for name in COLUMNS}
-    asked = names(text)
-    if unknown := [name for name in asked if name.lower() not in known]:
+    requested = names(text)
+    if unknown := [name for name in requested if name.lower() not in known]:
         raise ValueError(f"no columns {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
-    return tuple(dict.fromkeys(known[name.lower()] for name in asked))
+    return tuple(dict.fromkeys(known[name.lower()] for name in requested))
 
 
-def record_types(connector_rows: bool) -> Mapping[str, str]:
-    """Return column -> type of a record's columns, also as those of Spark's own connector."""
-    return {**COLUMNS, "headers": CONNECTOR_HEADERS} if connector_rows else COLUMNS
+def record_types(has_connector_rows: bool) -> Mapping[str, str]:
+    """Return column -> type; with `has_connector_rows` headers have the type of Spark's own
+    connector."""
+    return {**COLUMNS, "headers": CONNECTOR_HEADERS} if has_connector_rows else COLUMNS
 
 
 def pattern(text: str) -> re.Pattern[str]:
@@ -183,7 +187,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def partitions(text: str) -> tuple[TopicPartition, ...]:
-    """`{"orders": [0, 1]}`."""
+    """Parse `{"orders": [0, 1]}`."""
     return tuple(
         sorted(
             {
@@ -207,19 +211,19 @@ def bound(text: str) -> Bound:
     time = datetime.fromisoformat(text)
     if time.tzinfo is None:
         raise ValueError("a time needs its zone, as in 2026-01-01T00:00:00Z")
-    if time < _DAY_ONE:
+    if time < _EPOCH:
         raise ValueError("expected a time since 1970")
     return Bound("timestamp", timestamp=milliseconds_of(time))
 
 
 def milliseconds_of(time: datetime) -> int:
     """Return the milliseconds since the epoch of a time with a zone."""
-    return (time - _DAY_ONE) // _MILLISECOND
+    return (time - _EPOCH) // _MILLISECOND
 
 
 def bound_at(text: str) -> Bound:
     """Parse milliseconds since the epoch."""
-    # Brokers take negative ones for something else, such as the ends of the log.
+    # In ListOffsets negative timestamps have other meanings, such as the end of the log.
     return Bound("timestamp", timestamp=_whole(text, 0, MAX_INT64))
 
 
@@ -237,6 +241,7 @@ def _by_partition(text: str, *, least: int) -> dict[TopicPartition, int]:
 
 
 def _whole(value: object, least: int, most: int) -> int:
+    """Return a whole number that JSON or a text has."""
     if isinstance(value, str):
         value = int(value)
     if type(value) is not int or not least <= value <= most:
@@ -259,22 +264,22 @@ def duration(text: str) -> float:
 
 
 _VALUE = r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))"""
-_GIVEN = re.compile(rf"(\w+)\s*=\s*{_VALUE}")
+_ARGUMENT = re.compile(rf"(\w+)\s*=\s*{_VALUE}")
 _LOGIN = re.compile(
-    rf"[\w.]*\.(?:Plain|Scram)LoginModule\s+required(?P<given>(?:\s+\w+\s*=\s*{_VALUE})*)\s*;?"
+    rf"[\w.]*\.(?:Plain|Scram)LoginModule\s+required(?P<arguments>(?:\s+\w+\s*=\s*{_VALUE})*)\s*;?"
 )
 
 
 def login(jaas: str) -> dict[str, str]:
-    """Return `sasl_username` and `sasl_password` of a JAAS configuration, as Java clients have it.
+    """Return `sasl_username` and `sasl_password` of `jaas`, the value of Java's `sasl.jaas.config`.
 
     Raises: ValueError, without the text: it has a password.
     """
     found = _LOGIN.fullmatch(jaas.strip())
-    given = {
-        name: re.sub(r"\\(.)", r"\1", double or single or plain)
-        for name, double, single, plain in _GIVEN.findall(found["given"] if found else "")
+    arguments = {
+        name: re.sub(r"\\(.)", r"\1", double or single or bare)
+        for name, double, single, bare in _ARGUMENT.findall(found["arguments"] if found else "")
     }
-    if not {"username", "password"} <= given.keys():
+    if not {"username", "password"} <= arguments.keys():
         raise ValueError("expected PlainLoginModule or ScramLoginModule with username and password")
-    return {"sasl_username": given["username"], "sasl_password": given["password"]}
+    return {"sasl_username": arguments["username"], "sasl_password": arguments["password"]}

@@ -3,9 +3,9 @@
 Names are case-insensitive; the connection options may have dots or underscores. An unknown option
 is an error: a misspelt one would otherwise be ignored silently.
 
-The options of Spark's own connector are taken under its names: `kafka.` before connection options,
-and the columns of its rows if one of these or `includeHeaders` is given. Those of Kafka's clients
-without effect here are collected in `ConnectionOptions.ignored`, for a warning.
+The options of Spark's own connector are accepted under its names. If an option begins with
+`kafka.`, or `includeHeaders` is given, rows have the columns of that connector. Options of Kafka's
+clients that have no effect here are collected in `ConnectionOptions.ignored`, for a warning.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Format = Literal["json"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 TimestampStrategy = Literal["error", "latest"]
 
-_Table = Mapping[str, tuple[str, Callable[[str], object]]]
-"""Name in Spark -> field, and the function that parses it."""
+_Parsers = Mapping[str, tuple[str, Callable[[str], object]]]
+"""Name of an option in Spark -> its field, and the function that parses its value."""
 
 
 @attrs.frozen(kw_only=True)
@@ -81,19 +81,19 @@ class SinkOptions(ConnectionOptions):
     buffer_memory: int = 32 << 20
     """Bytes of the batches that are sent and not acknowledged, before compression."""
     max_request_size: int | None = None
-    """Most bytes of a row and of a request, before compression. Without it requests are limited
-    alone: a topic has a limit for its rows (`max.message.bytes`)."""
+    """Most bytes of a row and of a request, before compression. If it is None, a request has the
+    default of `Producer`, and a row has only its topic's limit (`max.message.bytes`)."""
     acks: int = -1
     """0 for none, 1 for the leader, -1 for all replicas in sync."""
     idempotence: bool = True
-    """Whether brokers refuse what is sent twice."""
+    """Whether brokers detect batches that are sent again, and write them once."""
     delivery_timeout: float = 120.0
     """Seconds that a batch may take, with its retries."""
     retry_backoff: float = 0.1
-    """Seconds before the first retry; it doubles."""
+    """Seconds before the first retry; each further one waits twice as long."""
     retry_backoff_max: float = 1.0
     metadata_max_age: float = 300.0
-    """Seconds after which metadata is looked up anew."""
+    """Seconds after which metadata is requested again."""
     rebootstrap_trigger: float = 300.0
     """Seconds without a known broker after which the bootstrap addresses are resolved again."""
 
@@ -103,12 +103,12 @@ class SinkOptions(ConnectionOptions):
 
     @property
     def max_row_bytes(self) -> int:
-        """Most bytes of a row, as a batch of its own."""
+        """Most bytes of a row, which is a batch of its own if it is larger than `batch_bytes`."""
         return MAX_INT32 if self.max_request_size is None else self.max_request_size
 
-    def of_producer(self) -> dict[str, Any]:
+    def producer_arguments(self) -> dict[str, Any]:
         """Return the arguments of a `Producer`, except for its security."""
-        # A batch has time for a second attempt.
+        # At most half of the delivery timeout: a batch has time for a second attempt.
         request_timeout = min(self.request_timeout, max(self.delivery_timeout / 2, 1.0))
         given: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
@@ -155,9 +155,9 @@ class SourceOptions(ConnectionOptions):
     max_rows_per_batch: int | None = None
     """Most offsets in one batch of a stream; None for no limit."""
     min_rows_per_batch: int = 0
-    """A stream waits for so many unread offsets before it plans a batch."""
+    """A stream waits for at least this many unread offsets before it plans a batch."""
     max_trigger_delay: float = 900.0
-    """Seconds after the last batch from which it no longer waits for them."""
+    """Seconds after which a stream plans a batch with fewer offsets than `min_rows_per_batch`."""
     min_partitions: int = 1
     """Fewest tasks, if there are enough records."""
     max_records_per_partition: int | None = None
@@ -166,14 +166,14 @@ class SourceOptions(ConnectionOptions):
     """Whether the query fails if records were deleted before they were read."""
     columns: tuple[str, ...] = values.OWN_COLUMNS
     """The columns of a row; with `parse`, those of the query's schema that are the record's own."""
-    columns_given: bool = False
-    """Whether they are an option of the query, not the default."""
+    has_columns_option: bool = False
+    """Whether the query gives `columns`, and they are not the default."""
     parse: Format | None = None
     """How values are parsed into columns; None for values as bytes."""
     on_error: OnError = "fail"
     """What a malformed value does: it is an error, its columns are null, or it has no row."""
-    connector_rows: bool = False
-    """Whether rows are as those of Spark's own connector."""
+    has_connector_rows: bool = False
+    """Whether rows have the columns of Spark's own connector."""
     commit: Commit = "both"
     """What commits a stream's offsets to `group_id`, if one is given."""
     rewind: bool = False
@@ -185,7 +185,7 @@ class SourceOptions(ConnectionOptions):
     """Records are fetched from a replica in this rack, if the brokers name one (KIP-392); "" for
     the leader's."""
     push_filters: bool = False
-    """Whether a table takes filters on topic, partition, offset and timestamp; needs Spark's
+    """Whether a table evaluates filters on topic, partition, offset and timestamp; needs Spark's
     `spark.sql.python.filterPushdown.enabled`."""
 
     @property
@@ -216,28 +216,29 @@ class SourceOptions(ConnectionOptions):
 
 
 def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> SourceOptions:
-    """Return the options of the source. A stream with options as those of Spark's own connector
-    starts at the logs' ends, as there. Raises: ConfigurationError that names the wrong one."""
-    taken = _parse(given, _SOURCE, REFUSED_BY_SOURCE, _SINK)
-    if sum(bool(taken.get(name)) for name in ("subscribe", "pattern", "assign")) != 1:
+    """Return the options of the source. A stream with the rows of Spark's own connector starts at
+    the logs' ends by default, as that connector does. Raises: ConfigurationError that names the
+    wrong option."""
+    fields = _parse(given, _SOURCE, REFUSED_BY_SOURCE, _SINK)
+    if sum(bool(fields.get(name)) for name in ("subscribe", "pattern", "assign")) != 1:
         raise ConfigurationError("give one of the options subscribe, subscribePattern and assign")
-    headers = taken.pop("include_headers", None)
-    connector_rows = headers is not None or any(n.lower().startswith(_PREFIX) for n in given)
-    taken["connector_rows"] = connector_rows
-    if connector_rows and is_stream:
-        taken.setdefault("starting_offsets", LATEST)
-    taken["columns_given"] = "columns" in taken
+    headers = fields.pop("include_headers", None)
+    has_connector_rows = headers is not None or any(n.lower().startswith(_PREFIX) for n in given)
+    fields["has_connector_rows"] = has_connector_rows
+    if has_connector_rows and is_stream:
+        fields.setdefault("starting_offsets", LATEST)
+    fields["has_columns_option"] = "columns" in fields
     if not _TIMES_OF_THE_CONNECTOR.isdisjoint(map(_key, given)):
-        taken.setdefault("timestamp_strategy", "error")
-    if "parse" in taken:
-        taken.setdefault("columns", ())
-    elif "on_error" in taken:
+        fields.setdefault("timestamp_strategy", "error")
+    if "parse" in fields:
+        fields.setdefault("columns", ())
+    elif "on_error" in fields:
         raise ConfigurationError("on_error needs the option parse")
-    elif not taken.get("columns"):
+    elif not fields.get("columns"):
         more = ("headers",) if headers else ()
         connector = (*values.CONNECTOR_COLUMNS, *more)
-        taken["columns"] = connector if connector_rows else values.OWN_COLUMNS
-    options = SourceOptions(**taken)
+        fields["columns"] = connector if has_connector_rows else values.OWN_COLUMNS
+    options = SourceOptions(**fields)
     if options.group_id is None and options.starting_offsets.kind == "group":
         raise ConfigurationError("startingOffsets=group needs the option group.id")
     if options.ending_offsets.kind in ("group", "earliest"):
@@ -256,18 +257,18 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> Sourc
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Return the options of the sink. Raises: ConfigurationError that names the wrong one."""
-    taken = _parse(given, _SINK, REFUSED_BY_SINK, _SOURCE)
-    levels = {codec: taken.pop(f"{codec.name.lower()}_level", None) for codec in LEVELS}
-    taken["compression_level"] = levels.get(taken.get("compression", Codec.NONE))
-    is_acknowledged_by_all = taken.get("acks", -1) == -1
-    # As of Java's producer: only if both are given they contradict each other.
-    if taken.setdefault("idempotence", is_acknowledged_by_all) and not is_acknowledged_by_all:
+    """Return the options of the sink. Raises: ConfigurationError that names the wrong option."""
+    fields = _parse(given, _SINK, REFUSED_BY_SINK, _SOURCE)
+    levels = {codec: fields.pop(f"{codec.name.lower()}_level", None) for codec in LEVELS}
+    fields["compression_level"] = levels.get(fields.get("compression", Codec.NONE))
+    is_acknowledged_by_all = fields.get("acks", -1) == -1
+    # As in Java's producer, other acks turn idempotence off, unless the query turns it on.
+    if fields.setdefault("idempotence", is_acknowledged_by_all) and not is_acknowledged_by_all:
         raise ConfigurationError(
-            f"enable.idempotence=true needs acks=all, not {taken['acks']}; turn it off if a row may"
-            " be lost or written twice"
+            f"enable.idempotence=true needs acks=all, not {fields['acks']}; turn it off if a row"
+            " may be lost or written twice"
         )
-    return SinkOptions(**taken)
+    return SinkOptions(**fields)
 
 
 @attrs.frozen
@@ -279,76 +280,80 @@ class _Given:
 
 
 def _parse(
-    given: Mapping[str, str], known: _Table, refused: Mapping[str, str], others: _Table
+    given: Mapping[str, str], known: _Parsers, refused: Mapping[str, str], others: _Parsers
 ) -> dict[str, Any]:
-    """Return field -> value. `others`: the options of the other one of source and sink, which have
-    no effect here."""
-    options = _plain(given)
-    ignored = _without_use(options, refused)
-    taken: dict[str, Any] = {}
-    taken_as: dict[str, str] = {}
+    """Return field -> value. `others`: for a source the options of the sink, and for a sink those
+    of the source; they are ignored."""
+    options = _by_key(given)
+    ignored = _pop_refused(options, refused)
+    fields: dict[str, Any] = {}
+    option_of: dict[str, str] = {}
     for name, (field, parse) in known.items():
         if (option := options.pop(_key(name), None)) is None:
             continue
-        if field in taken:
+        if field in fields:
             if field not in _FIRST_WINS:
-                raise ConfigurationError(f"give one of the options {taken_as[field]} and {name}")
-            ignored[option.name] = f"{taken_as[field]} is given"
+                raise ConfigurationError(f"give one of the options {option_of[field]} and {name}")
+            ignored[option.name] = f"{option_of[field]} is given"
             continue
         try:
-            taken[field], taken_as[field] = parse(option.value), name
+            fields[field], option_of[field] = parse(option.value), name
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise ConfigurationError(f"option {name}={option.value!r}: {error}") from None
-    taken["security"] = _security(options)
+    fields["security"] = _security(options)
     elsewhere = [*others, *REFUSED_BY_SINK, *REFUSED_BY_SOURCE]
     reasons = {**dict.fromkeys(elsewhere, ""), **WITHOUT_EFFECT}
     why = {_key(name): reason for name, reason in reasons.items()}
-    for plain in [plain for plain in options if plain in why]:
-        ignored[options.pop(plain).name] = why[plain]
+    for key in [key for key in options if key in why]:
+        ignored[options.pop(key).name] = why[key]
     if options:
         names = [*known, *_security_names(), *reasons]
         raise ConfigurationError(_unknown([o.name for o in options.values()], known, names))
-    if "bootstrap_servers" not in taken:
+    if "bootstrap_servers" not in fields:
         raise ConfigurationError("option bootstrap.servers is missing")
-    taken["ignored"] = ignored
-    return taken
+    fields["ignored"] = ignored
+    return fields
 
 
 def _key(name: str) -> str:
-    """Return an option's name in small letters, without prefix and underscores."""
+    """Return the name by which options are compared: in small letters, with dots in place of
+    underscores, and without `kafka.`."""
     return name.lower().replace("_", ".").removeprefix(_PREFIX)
 
 
-def _plain(given: Mapping[str, str]) -> dict[str, _Given]:
+def _by_key(given: Mapping[str, str]) -> dict[str, _Given]:
+    """Return `_key` -> option."""
     options: dict[str, _Given] = {}
     for name, value in given.items():
-        if (plain := _key(name)) in options:
-            raise ConfigurationError(f"option {plain} is given twice, with and without {_PREFIX}")
-        options[plain] = _Given(name, value)
+        if (key := _key(name)) in options:
+            raise ConfigurationError(f"option {key} is given twice, with and without {_PREFIX}")
+        options[key] = _Given(name, value)
     return options
 
 
-def _without_use(options: dict[str, _Given], refused: Mapping[str, str]) -> dict[str, str]:
-    """Take the options out of `options` that would be refused, and are given as turned off. Raises:
-    ConfigurationError for one that is not."""
+def _pop_refused(options: dict[str, _Given], refused: Mapping[str, str]) -> dict[str, str]:
+    """Remove the refused options from `options` that are empty or false, and return them as
+    ignored. Raises: ConfigurationError for a refused option with any other value."""
     ignored = {}
-    for plain, option in list(options.items()):
-        reason = next((why for name, why in refused.items() if _is_named(plain, name)), None)
-        if reason is None or (plain in _PEM_STORES and _is_pem(options, plain)):
+    for key, option in list(options.items()):
+        reason = next((why for name, why in refused.items() if _matches(key, name)), None)
+        if reason is None or (key in _PEM_STORES and _is_pem(options, key)):
             continue
         if option.value.strip().lower() not in ("", "false"):
             raise ConfigurationError(f"option {option.name} is not supported: {reason}")
-        del options[plain]
+        del options[key]
         ignored[option.name] = ""
     return ignored
 
 
-def _is_named(plain: str, name: str) -> bool:
-    return plain.startswith(name) if name.endswith(".") else plain == name
+def _matches(key: str, name: str) -> bool:
+    """Whether a key has this name, or begins with it if the name ends with a dot."""
+    return key.startswith(name) if name.endswith(".") else key == name
 
 
-def _unknown(written: list[str], known: _Table, names: list[str]) -> str:
-    """Return the error message for unknown options."""
+def _unknown(written: list[str], known: _Parsers, names: list[str]) -> str:
+    """Return the error message for the unknown options `written`. `names`: those that a misspelt
+    one may mean."""
     guesses = {name: _guess(name, names) for name in sorted(written)}
     if near := [f"{name} (did you mean {guess}?)" for name, guess in guesses.items() if guess]:
         more = sorted(set(written) - {name for name, guess in guesses.items() if guess})
@@ -360,7 +365,8 @@ def _unknown(written: list[str], known: _Table, names: list[str]) -> str:
 
 
 def _guess(written: str, names: list[str]) -> str | None:
-    """Return the most similar name, spelled as the other was written; None if none is similar."""
+    """Return the most similar of the names, with the prefix, underscores and capitals of `written`;
+    None if none is similar."""
     keys = {_key(name): name for name in reversed(names)}
     if not (near := get_close_matches(_key(written), keys, 1, 0.8)):
         return None
@@ -379,32 +385,33 @@ def _security_names() -> list[str]:
 
 
 def _security(options: dict[str, _Given]) -> dict[str, str | bool]:
-    """Take the options of `Security` out of `options`."""
+    """Remove the options of `Security` from `options`, and return its arguments."""
     if not options:
         return {}
     from kafkagroup.transport.security import Security  # only here: it imports anyio
 
-    taken: dict[str, str | bool] = {}
+    arguments: dict[str, str | bool] = {}
     if (jaas := options.pop("sasl.jaas.config", None)) is not None:
         try:
-            taken |= values.login(jaas.value)
+            arguments |= values.login(jaas.value)
         except ValueError as error:
             raise ConfigurationError(f"option sasl.jaas.config: {error}") from None
     for kind in [kind for location, kind in _PEM_STORES.items() if _is_pem(options, location)]:
         del options[kind]
     for java, name in _PEM.items():
         if (option := options.pop(java, None)) is not None:
-            taken[name] = option.value
+            arguments[name] = option.value
     for name, text_type in text_types(Security).items():
         option = options.pop(name.replace("_", "."), None)
         if option is not None:
             parse = values.boolean if text_type is bool else _SECURITY_WORDS.get(name, str)
-            taken[name] = parse(option.value)
-    return taken
+            arguments[name] = parse(option.value)
+    return arguments
 
 
 def _is_pem(options: Mapping[str, _Given], location: str) -> bool:
-    """Whether a key store of Java's options is a file in PEM."""
+    """Whether the options of Java's clients name a PEM file at `location`, a key of
+    `_PEM_STORES`."""
     kind = options.get(_PEM_STORES[location])
     return kind is not None and kind.value.strip().upper() == "PEM"
 
@@ -413,7 +420,7 @@ _PEM_STORES = {
     "ssl.keystore.location": "ssl.keystore.type",
     "ssl.truststore.location": "ssl.truststore.type",
 }
-"""A key store of Java's options -> the option with its format."""
+"""Option with the path of a key store, in Java's clients -> the option with the store's format."""
 _PEM = {
     "ssl.keystore.certificate.chain": "ssl_certificate_pem",
     "ssl.keystore.key": "ssl_key_pem",
@@ -427,15 +434,15 @@ _SECURITY_WORDS: Mapping[str, Callable[[str], str]] = {
     # Java's clients do not check names if it is empty.
     "ssl_endpoint_identification_algorithm": lambda text: text.strip().lower() or "none",
 }
-"""An argument of `Security` -> how its words are read, in any case."""
+"""An argument of `Security` whose value is a word in any case -> the function that parses it."""
 
-_CONNECTION: _Table = {
+_CONNECTION: _Parsers = {
     "bootstrap.servers": ("bootstrap_servers", str),
     "client.id": ("client_id", str),
     "request.timeout.ms": ("request_timeout", values.seconds),
     "connections.max.idle.ms": ("connections_max_idle", values.idle_seconds),
 }
-_SOURCE: _Table = {
+_SOURCE: _Parsers = {
     **_CONNECTION,
     "subscribe": ("subscribe", values.names),
     "subscribePattern": ("pattern", values.pattern),
@@ -471,7 +478,7 @@ _SOURCE: _Table = {
     "client.rack": ("client_rack", str),
     "pushFilters": ("push_filters", values.boolean),
 }
-_SINK: _Table = {
+_SINK: _Parsers = {
     **_CONNECTION,
     "topic": ("topic", str.strip),
     "compression.type": ("compression", values.codec),
@@ -485,19 +492,19 @@ _SINK: _Table = {
     "enable.idempotence": ("idempotence", values.boolean),
     "delivery.timeout.ms": ("delivery_timeout", values.seconds),
     "default.api.timeout.ms": ("delivery_timeout", values.seconds),
-    "retry.backoff.ms": ("retry_backoff", values.pause),
-    "retry.backoff.max.ms": ("retry_backoff_max", values.pause),
-    "metadata.max.age.ms": ("metadata_max_age", values.pause),
-    "metadata.recovery.rebootstrap.trigger.ms": ("rebootstrap_trigger", values.pause),
+    "retry.backoff.ms": ("retry_backoff", values.seconds_from_zero),
+    "retry.backoff.max.ms": ("retry_backoff_max", values.seconds_from_zero),
+    "metadata.max.age.ms": ("metadata_max_age", values.seconds_from_zero),
+    "metadata.recovery.rebootstrap.trigger.ms": ("rebootstrap_trigger", values.seconds_from_zero),
 }
 
 _FIRST_WINS = frozenset(("starting_offsets", "ending_offsets", "delivery_timeout"))
-"""Fields with several options, of which Spark's own connector takes the first one given in the
-order of the table; others are an error."""
+"""Fields that several options set: of those given, the first one in the order of `_SOURCE` or
+`_SINK` applies, as in Spark's own connector. Two options for any other field are an error."""
 
 _PREFIX = "kafka."
-"""What Spark's own connector has before the names of connection options."""
+"""The prefix of connection options in Spark's own connector."""
 
 _TIMES_OF_THE_CONNECTOR = frozenset(("startingtimestamp", "startingoffsetsbytimestamp"))
-"""The options of Spark's own connector for a start in time. With these a query fails that has no
-record at or after it in a partition, as it does there, unless its strategy is given."""
+"""The options of Spark's own connector for a start in time. With one of them the default of
+`timestamp_strategy` is "error", as in that connector."""

@@ -21,10 +21,11 @@ _TYPES = frozenset(
         *("string", "date", "timestamp", "timestamp_ntz"),
     )
 )
-"""The types of single values, as Spark names them."""
+"""The types of values that are neither structs nor arrays, by the names of Spark."""
 
 
 _NEVER_NULL = ("topic", "partition", "offset")
+"""The record's columns that a schema may declare as NOT NULL."""
 
 
 def check_record_schema(schema: StructType) -> None:
@@ -48,7 +49,8 @@ def _check_names(schema: StructType) -> None:
 
 
 def _check_column(field: StructField, kinds: list[str]) -> None:
-    """Check a column of the record, which may have one of these types."""
+    """Check that a column of the record has one of these types, and may be null. Raises:
+    ConfigurationError."""
     name, found = field.name, field.dataType.simpleString()
     if found not in [kind.replace(" ", "") for kind in kinds]:
         advice = f"; convert it after load(): CAST({name} AS {found})" if "<" not in found else ""
@@ -68,14 +70,14 @@ def check_parsed_schema(schema: StructType, options: SourceOptions) -> None:
             f"option columns: the schema has no {', '.join(missing)}; add them to the schema with"
             " their types"
         )
-    unclear = [name for name in names if name in COLUMNS and not options.columns_given]
+    unclear = [name for name in names if name in COLUMNS and not options.has_columns_option]
     if unclear:
         raise ConfigurationError(
             f"the schema's {', '.join(unclear)} may be the record's own or fields of its value:"
             " name the record's own in the option columns, such as"
             f' columns={",".join(unclear)}; columns="" if all are fields of the value'
         )
-    types = record_types(options.connector_rows)
+    types = record_types(options.has_connector_rows)
     for field in schema.fields:
         kind = field.dataType
         if field.name not in options.columns:
@@ -89,7 +91,7 @@ def check_parsed_schema(schema: StructType, options: SourceOptions) -> None:
 
 
 def _problems(name: str, kind: DataType, nullable: bool) -> Iterator[str]:
-    """Yield what cannot be parsed of a field."""
+    """Yield for a field, and each field in it, why it cannot be parsed."""
     from pyspark.sql.types import ArrayType, StructType
 
     if not nullable:

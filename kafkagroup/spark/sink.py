@@ -39,11 +39,12 @@ _TYPES = {
         "array<struct<key:string,value:binary>>",
     ),
 }
-"""Column -> its possible types."""
+"""Column -> the types that it may have."""
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
-    """Check that rows can be written. Raises: ConfigurationError."""
+    """Check that rows of this schema can be written. Raises: ConfigurationError that names all
+    errors."""
     given = {field.name: field.dataType.simpleString() for field in schema}
     names = schema.names
     errors = [f"the column {name} is there twice" for name in given if names.count(name) > 1]

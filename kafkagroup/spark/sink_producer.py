@@ -29,10 +29,11 @@ _Batch = tuple[str, int, EncodedRecords]
 """Topic, partition and records."""
 
 _CREATION_TIMEOUT = 10.0
-"""Seconds that a topic may take to be created: brokers do not tell "not yet" from "not allowed"."""
+"""Seconds that a topic may take to be created: the brokers' error is the same while it is created
+and if they do not create it."""
 
 _CLOSE_TIMEOUT = 2.0
-"""Seconds for what is in flight when a task fails; one that succeeds has waited for all."""
+"""Seconds for batches in flight when a task fails. A task that succeeds has flushed all."""
 
 
 class SinkProducer:
@@ -46,7 +47,8 @@ class SinkProducer:
         self._loop: asyncio.AbstractEventLoop
         self._context: contextvars.Context
         self._accepting: tuple[Future[None], _Batch] | None = None
-        """The last batch, and whether the producer has accepted it."""
+        """The last batch, with a future that is done when the producer has accepted it or has
+        failed."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -71,13 +73,13 @@ class SinkProducer:
         return Producer(
             security=Security(**options.security) if options.security else None,  # type: ignore[arg-type]
             close_timeout=_CLOSE_TIMEOUT,
-            **options.of_producer(),
+            **options.producer_arguments(),
         )
 
     def partition_count(self, topic: str, known: int) -> int:
-        """Return the number of a topic's partitions, looked up anew if it is not more than `known`.
-        A topic that does not exist is created, if the cluster has `auto.create.topics.enable`, as
-        Java's producer does.
+        """Return the number of a topic's partitions. If the producer knows no more than `known`, it
+        is looked up again. A topic that does not exist is created, if the cluster has
+        `auto.create.topics.enable`, as Java's producer does.
 
         Raises: BrokerError, also if it does not exist and is not created.
         """
@@ -96,8 +98,9 @@ class SinkProducer:
             ) from error
 
     def send(self, topic: str, partition: int, encoded: EncodedRecords) -> None:
-        """Send a batch in the background, when there is room for the one before. With -1 for
-        `partition` the producer draws one. Raises: NotWrittenError for one of those before."""
+        """Send a batch in the background, after the producer has accepted the batch before, for
+        which it may wait for room. If `partition` is -1, the producer draws one. Raises:
+        NotWrittenError for an earlier batch."""
         self._wait_accepted()
         accepting: Future[None] = Future()
         batch = topic, partition, encoded

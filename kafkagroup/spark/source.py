@@ -1,8 +1,8 @@
 """The data source: Kafka topics as tables and streams of Spark.
 
 Spark creates and pickles these objects, and calls them in its own processes. So readers hold only
-options; a connection lasts for one call, or in a stream's planner until `stop`. The `Range` of a
-task is all that it needs to read.
+options; a connection lasts for one call, or in a stream's planner until `stop`. A task needs only
+the options and its `Range` to read.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def register(spark: SparkSession) -> None:
     """Register `format("kafkagroup")` with a session, and install the listener that commits the
     batches of its queries (the option `commit`). PySpark's writers append to it by default.
 
-    Raises: ConfigurationError if its workers run on this machine, and their Python lacks this
-    package.
+    Raises: ConfigurationError if the workers of the session run on this machine, and their Python
+    lacks this package.
     """
     # A session of Spark Connect has no context here.
     if (context := getattr(spark, "_sc", None)) is not None:
@@ -72,7 +72,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _has_streams() -> bool:
-    """Whether PySpark has limits of batches for sources in Python, which 4.1 has not."""
+    """Whether PySpark supports limits of batches for sources in Python. PySpark 4.1 does not."""
     return find_spec("pyspark.sql.streaming.datasource") is not None
 
 
@@ -80,12 +80,12 @@ class KafkaGroupSource(DataSource):
     """`format("kafkagroup")`; the options are those of `SourceOptions` and `SinkOptions`."""
 
     _has_warned = False
-    """Whether it has warned about options without effect. Spark pickles that, too, and creates
-    readers from copies in several processes."""
+    """Whether this object has warned about options without effect. It is pickled with the object:
+    Spark creates readers from copies in several processes, which must not warn again."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._process = os.getpid()
+        self._process_id = os.getpid()
 
     @classmethod
     def name(cls) -> str:
@@ -99,7 +99,7 @@ class KafkaGroupSource(DataSource):
                 f"parse={options.parse} needs the fields of the values: call"
                 ' .schema("id bigint, name string") before .load()'
             )
-        types = record_types(options.connector_rows)
+        types = record_types(options.has_connector_rows)
         return ", ".join(f"{name} {types[name]}" for name in options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -145,7 +145,8 @@ class KafkaGroupSource(DataSource):
             {name: value for name, value in self.options.items() if name not in _SPARKS_OWN}
         )
         check_schema(schema, options)
-        if os.getpid() == self._process:  # else a stream creates another one, from a copy
+        # In another process this is a copy, from which a stream creates one more writer.
+        if os.getpid() == self._process_id:
             self._warn(options)
         return options
 

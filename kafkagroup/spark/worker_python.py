@@ -18,26 +18,27 @@ __all__ = ["check_worker_python"]
 logger = logging.getLogger(__name__)
 
 _NEEDED = ("kafkagroup", "anyio", "attrs", "pyarrow")
-_LOOK = f"import importlib.util as u; print(*(n for n in {_NEEDED!r} if not u.find_spec(n)))"
+_CHECK = f"import importlib.util as u; print(*(n for n in {_NEEDED!r} if not u.find_spec(n)))"
 _TIMEOUT = 20.0
-"""Seconds; a machine may be too busy for an answer, which then counts as none."""
+"""Seconds. On a busy machine Python may take longer; then no package counts as missing."""
 
 
 def check_worker_python(context: SparkContext) -> None:
-    """Check that the Python of workers finds the package. Nothing is known of executors elsewhere
-    but their Python's name, so that the same on this machine is only a warning.
+    """Check that the Python of the workers finds the package. Of executors on other machines only
+    the name of their Python is known. If the Python of that name on this machine lacks the package,
+    this logs a warning.
 
-    Raises: ConfigurationError, which names PYSPARK_PYTHON, if they run on this machine.
+    Raises: ConfigurationError, which names PYSPARK_PYTHON, if the workers run on this machine.
     """
     if context._python_includes:
         return  # the package may be in a file that is sent to them
-    given = str(context.pythonExec)
-    python = shutil.which(given)
+    name = str(context.pythonExec)
+    python = shutil.which(name)
     is_here = str(context.master).startswith("local")
     if python == sys.executable or (python is None and not is_here):
         return
     if python is None:
-        lack = f"the Python of Spark's workers is {given!r}, which does not exist"
+        lack = f"the Python of Spark's workers is {name!r}, which does not exist"
     elif missing := _missing(python):
         lack = f"the Python of Spark's workers, {python}, has no {missing}"
     else:
@@ -52,10 +53,10 @@ def check_worker_python(context: SparkContext) -> None:
 
 
 def _missing(python: str) -> str:
-    """Return which packages that Python does not find."""
+    """Return the names of the packages that a Python does not find; "" if it cannot be run."""
     try:
         done = subprocess.run(
-            [python, "-c", _LOOK], capture_output=True, text=True, timeout=_TIMEOUT, check=True
+            [python, "-c", _CHECK], capture_output=True, text=True, timeout=_TIMEOUT, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ""

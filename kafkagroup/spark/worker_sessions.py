@@ -30,8 +30,8 @@ time."""
 
 @contextmanager
 def session_of_task(options: SourceOptions, cluster_id: str | None = None) -> Iterator[Logs]:
-    """Yield a session with the cluster of that id. It stays open for the worker's next task, unless
-    this one fails."""
+    """Yield a session with the cluster of this id. It stays open for the worker's next task, unless
+    this task fails. Raises: ClusterChangedError if the options lead to another cluster."""
     from kafkagroup.spark.logs import Logs
 
     with _of_task(lambda: Logs(options), (options, cluster_id)) as session:
@@ -41,7 +41,7 @@ def session_of_task(options: SourceOptions, cluster_id: str | None = None) -> It
 
 @contextmanager
 def producer_of_task(options: SinkOptions) -> Iterator[SinkProducer]:
-    """Yield a producer, which stays open in the same way. The task flushes it."""
+    """Yield a producer, which stays open as a session does. The task must flush it."""
     from kafkagroup.spark.sink_producer import SinkProducer
 
     with _of_task(lambda: SinkProducer(options), options) as producer:
@@ -50,8 +50,8 @@ def producer_of_task(options: SinkOptions) -> Iterator[SinkProducer]:
 
 @contextmanager
 def _of_task(create: Callable[[], S], key: object) -> Iterator[S]:
-    """Yield the idle session of this key, or a new one. Outside a worker it is closed: its thread
-    would keep the process from ending."""
+    """Yield the idle session of this key, or a new one, which is idle again afterwards. Outside a
+    worker it is closed: its thread would keep the process from ending."""
     pickled = pickle.dumps(key)
     session: Any = _idle.pop(pickled, None)
     if session is None:

@@ -16,8 +16,8 @@ _DEFAULTS = ("error", "errorifexists", "default")
 """The names of Spark's default mode."""
 
 _CHOSEN = "_kafkagroup_chosen"
-"""The attribute of a writer that has the format and the mode that were chosen so far. A class that
-has it was changed here."""
+"""The attribute of a writer with the format and the mode that the application has chosen so far. A
+class with this attribute was changed by `append_by_default`."""
 
 
 def append_by_default(writer: type[Any], name: str) -> None:
@@ -28,6 +28,7 @@ def append_by_default(writer: type[Any], name: str) -> None:
         return
 
     def choose(self: Any, **chosen: str) -> Any:
+        """Keep a choice of the application, and set the mode that follows from all of them."""
         chosen = {**getattr(self, _CHOSEN), **chosen}
         setattr(self, _CHOSEN, chosen)
         mode = chosen.get("mode", _DEFAULTS[0])

@@ -51,7 +51,7 @@ def test_given_options_and_defaults() -> None:
         min_partitions=3,
         fail_on_data_loss=False,
         columns=("value", "key"),
-        columns_given=True,
+        has_columns_option=True,
         commit="listener",
         rewind=True,
         isolation="read_committed",
@@ -121,7 +121,7 @@ def test_options_of_sparks_own_connector_are_accepted() -> None:
         min_rows_per_batch=100,
         max_trigger_delay=120.0,
         columns=("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
-        connector_rows=True,
+        has_connector_rows=True,
         security={
             "security_protocol": "SASL_SSL",
             "sasl_mechanism": "PLAIN",
@@ -304,8 +304,8 @@ def test_words_may_be_in_any_case() -> None:
         parse="json",
         on_error="skip",
         columns=("topic", "timestampType"),
-        columns_given=True,
-        connector_rows=True,
+        has_columns_option=True,
+        has_connector_rows=True,
     )
     sink = {"bootstrap.servers": "k", "compression.type": "LZ4", "topic": " a "}
     assert parse_sink_options(sink).compression == Codec.LZ4
@@ -328,7 +328,7 @@ def test_values_that_kafkas_clients_take_are_taken() -> None:
     assert (sink.batch_bytes, sink.delivery_timeout) == (1, 90.0)
     assert sink.connections_max_idle > 24 * 86_400
     assert (sink.compression_level, sink.acks, sink.idempotence) == (None, -1, True)
-    producer = Producer(**sink.of_producer())
+    producer = Producer(**sink.producer_arguments())
     assert producer._options.retry_backoff == 0.001
     given = {"kafka.group.id": "", "maxTriggerDelay": "1500", "maxRecordsPerPartition": "7"}
     source = parse_options({**MINIMAL, **given})
@@ -353,7 +353,7 @@ def test_the_producer_of_the_sink_has_the_options_of_kafkas() -> None:
         "kafka.metadata.recovery.rebootstrap.trigger.ms": "70000",
         "kafka.connections.max.idle.ms": "80000",
     }
-    options = Producer(**parse_sink_options(given).of_producer())._options
+    options = Producer(**parse_sink_options(given).producer_arguments())._options
     assert (options.bootstrap_servers, options.client_id) == ("a:1,b:2", "c")
     assert (options.compression_type, options.compression_level) == (Codec.ZSTD, 7)
     assert (options.buffer_memory, options.max_request_size) == (1_000_000, 2_000_000)
@@ -460,7 +460,7 @@ def test_each_option_without_effect_is_warned_about_once(
             writing = source.KafkaGroupSource({**given, "topic": "a"})
             copied = pickle.loads(pickle.dumps(writing))
             writing.streamWriter(schema, overwrite=False)
-        monkeypatch.setattr(copied, "_process", 0)
+        monkeypatch.setattr(copied, "_process_id", 0)
         monkeypatch.setattr(source, "_warned", set())
         copied.streamWriter(schema, overwrite=False)
     of_source = [
