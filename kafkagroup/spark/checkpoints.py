@@ -11,8 +11,8 @@ __all__ = ["positions_of_sources"]
 
 
 def positions_of_sources(text: str) -> list[Positions | None]:
-    """Return the positions of each source of a query from a file of its offset log: of this
-    library's source and of Spark's own connector; None for other sources.
+    """Return the positions of each source of a query, from the text of a file of its offset log:
+    those of this library's source and of Spark's own connector; None for other sources.
 
     The file has a version, a line with metadata, and a line for each source: in version 1 its
     offsets or "-", in version 2 with its name and a colon before them (Spark's `OffsetSeqLog`).
@@ -23,8 +23,8 @@ def positions_of_sources(text: str) -> list[Positions | None]:
         raise ConfigurationError(
             f"the offset log begins with {version[:20]!r}: expected v1 or v2, as Spark writes it"
         )
-    named = version == "v2"
-    return [_positions(line.partition(":")[2] if named else line) for line in lines[1:]]
+    has_names = version == "v2"
+    return [_positions(line.partition(":")[2] if has_names else line) for line in lines[1:]]
 
 
 def _positions(line: str) -> Positions | None:

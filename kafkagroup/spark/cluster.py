@@ -43,12 +43,13 @@ class Session:
     def __init__(self, options: ConnectionOptions) -> None:
         self._options = options
         self._topics = set(options.topics)
-        """The topics whose metadata is needed all the time."""
+        """The topics whose metadata each refresh requests."""
         self._stack = ExitStack()
         self._portal: BlockingPortal
         self._cluster: Cluster
         self._last: Exception | None = None
-        """The last retriable error of the current call, raised when its timeout expires."""
+        """The last retriable error, raised when the timeout of a call expires. Calls at the same
+        time, as several fetches are, share it."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -73,7 +74,7 @@ class Session:
         security = Security(**options.security) if options.security else None  # type: ignore[arg-type]
         client = ClientOptions(
             client_id=options.client_id,
-            # A call has time for a second attempt.
+            # At most half of the time of a call, which so has time for a second attempt.
             request_timeout=min(options.request_timeout, max(options.api_timeout / 2, 1.0)),
             connections_max_idle=options.connections_max_idle,
             security=security,
@@ -87,11 +88,11 @@ class Session:
 
     @property
     def cluster_id(self) -> str | None:
-        """The id of the cluster that has answered; None before that, and without ids."""
+        """The id of the cluster; None before its first response, and if it has no id."""
         return self._cluster.identity.cluster_id
 
     def expect_cluster(self, expected: str | None) -> None:
-        """Check that this is the cluster with that id, unless one of the two has no id.
+        """Check that the cluster has the id `expected`, unless it has none or `expected` is None.
 
         Raises: ClusterChangedError.
         """
@@ -102,7 +103,7 @@ class Session:
         require_cluster(expected, self.cluster_id, "the offsets of this query")
 
     def _call(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """Run `work` in the loop, and wait for it; `timeout` replaces the option's."""
+        """Run `work` in the loop, and wait for it; `timeout`, in seconds, replaces the option's."""
         return self._portal.call(self._bounded, work, timeout)
 
     async def _bounded(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
@@ -115,11 +116,11 @@ class Session:
     async def _retry(
         self,
         request: Callable[[], Awaitable[T]],
-        give_up: Callable[[BrokerError, int], Exception | None] = lambda error, attempts: None,
+        fatal_error: Callable[[BrokerError, int], Exception | None] = lambda error, attempts: None,
     ) -> T:
         """Return the result of `request`; retry after retriable errors, each time with new
-        metadata. `give_up` may return an error to raise instead of a retry, given the number of
-        attempts."""
+        metadata. `fatal_error` gets a retriable error and the number of attempts, and returns the
+        error to raise instead of a retry, or None."""
         pauses, attempts = RetryBackoff(self._cluster.options), 0
         while True:
             attempts += 1
@@ -134,7 +135,7 @@ class Session:
             except BrokerError as error:
                 if not error.retriable:
                     raise
-                if fatal := give_up(error, attempts):
+                if fatal := fatal_error(error, attempts):
                     raise fatal from error
                 self._last = error
             await pauses.wait()

@@ -1,11 +1,11 @@
 """Commit a stream's offsets to the group, to make its lag visible and to let a new query continue.
 
-Whenever the driver fails, the group's offset of a partition is never above the end of a batch in
-Spark's commit log, and never goes back, unless `rewind` allows it. A restart uses Spark's
-checkpoint, not the group; exactly-once delivery depends on the sink. Three components commit, all
-only what is in the commit log: the source (when the next batch is planned, or there is none to
-plan), a listener (soon after each batch: the one that `register` installs, or a `CommitListener`),
-and `reconcile` (before a query starts and after it has ended).
+Even if the driver fails, the group's offset of a partition is never above the end of the last batch
+in Spark's commit log, and it never goes back, unless `rewind` allows it. A restart uses Spark's
+checkpoint, not the group; exactly-once delivery depends on the sink. Three components commit, and
+all of them only what is in the commit log: the source (when the next batch is planned, or there is
+none to plan), a listener (soon after each batch: the one that `register` installs, or a
+`CommitListener`), and `reconcile` (before a query starts and after it has ended).
 
 The metadata of each commit has the topic's id, and whether the offset is the start of a query. If a
 query fails in its first batch, before there is a commit log, the next one starts there again.
@@ -27,7 +27,7 @@ from kafkagroup.spark.checkpoints import positions_of_sources
 from kafkagroup.spark.files import last_number, read_text
 from kafkagroup.spark.logs import Logs
 from kafkagroup.spark.options import SourceOptions, parse_options
-from kafkagroup.spark.planning import same_topic
+from kafkagroup.spark.planning import may_be_same_topic
 from kafkagroup.spark.ranges import CommitMetadata, Positions
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
@@ -59,13 +59,14 @@ def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
     """
     assert options.group_id is not None
     group, offsets = options.group_id, dict(planned.offsets)
-    explicit = options.starting_offsets.kind == "offsets"
+    # Offsets that the query names apply, even if an earlier start of it was committed.
+    is_explicit = options.starting_offsets.kind == "offsets"
     for tp, committed in session.committed(group, offsets).items():
         metadata = CommitMetadata.of(committed)
-        if not metadata.is_of(planned.topic_ids[tp.topic]):
+        if not metadata.is_of_topic(planned.topic_ids[tp.topic]):
             continue
-        if metadata.first:
-            if not explicit:
+        if metadata.is_start:
+            if not is_explicit:
                 offsets[tp] = committed.offset
         elif committed.offset > offsets[tp] and not options.rewind:
             raise IllegalStateError(
@@ -73,7 +74,7 @@ def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
                 f" {offsets[tp]}: give startingOffsets=group, or rewind=true"
             )
     pinned = attrs.evolve(planned, offsets=offsets)
-    _write(session, group, pinned, offsets, first=True)
+    _write(session, group, pinned, offsets, is_start=True)
     return pinned
 
 
@@ -87,8 +88,8 @@ def commit(
 ) -> dict[TopicPartition, int]:
     """Commit the end of a batch that is in Spark's commit log; return the offsets that are new.
 
-    With `renew`, the others are committed again: brokers delete the offsets of a group without
-    members `offsets.retention.minutes` after their last commit.
+    With `renew`, unchanged offsets are committed again: brokers delete the offsets of a group
+    without members `offsets.retention.minutes` after their last commit.
 
     Raises: IllegalStateError if the group has members; ClusterChangedError; BrokerError;
     TransportError.
@@ -97,10 +98,12 @@ def commit(
     new, again = dict(done.offsets), {}
     for tp, committed in session.committed(group, done.offsets, timeout).items():
         metadata = CommitMetadata.of(committed)
-        if not metadata.is_of(done.topic_ids[tp.topic]):
+        if not metadata.is_of_topic(done.topic_ids[tp.topic]):
             continue
         ahead = committed.offset - done.offsets[tp]
-        if ahead > 0 or (ahead == 0 and not metadata.first):
+        # The commit of a query's start is replaced even at the same offset: from now on its
+        # metadata must say that it is the end of a batch.
+        if ahead > 0 or (ahead == 0 and not metadata.is_start):
             del new[tp]
             if renew and ahead == 0:
                 again[tp] = committed.offset
@@ -114,12 +117,13 @@ def renew(
     group: str,
     positions: Positions,
     *,
-    first: bool = False,
+    is_start: bool = False,
     timeout: float | None = None,
 ) -> None:
     """Commit again those of the committed `positions` that the group does not have any more:
     brokers delete the offsets of a group without members `offsets.retention.minutes` after their
-    last commit. Others stay as they are. `first`: they are the start of a query.
+    last commit. Offsets that the group has stay as they are. `is_start`: the positions are the
+    start of a query.
 
     Raises: as `commit`.
     """
@@ -127,14 +131,17 @@ def renew(
     missing = {tp: at for tp, at in positions.offsets.items() if tp not in found}
     if not missing:
         return
-    # With a deleted topic the coordinator deletes its offsets; its successor has others.
+    # The coordinator deletes the offsets of a deleted topic, which are not those of a recreated
+    # one.
     ids = session.ends_of(positions).topic_ids
     old = positions.topic_ids
     current = {
-        tp: at for tp, at in missing.items() if tp.topic in ids and same_topic(tp.topic, ids, old)
+        tp: at
+        for tp, at in missing.items()
+        if tp.topic in ids and may_be_same_topic(tp.topic, ids, old)
     }
     if current:
-        _write(session, group, positions, current, first, timeout)
+        _write(session, group, positions, current, is_start, timeout)
 
 
 def _write(
@@ -142,11 +149,13 @@ def _write(
     group: str,
     positions: Positions,
     offsets: Mapping[TopicPartition, int],
-    first: bool = False,
+    is_start: bool = False,
     timeout: float | None = None,
 ) -> None:
+    """Commit offsets with their `CommitMetadata`. Raises: IllegalStateError if the group has
+    members."""
     metadata = {
-        topic: CommitMetadata(topic_id, first).to_text()
+        topic: CommitMetadata(topic_id, is_start).to_text()
         for topic, topic_id in positions.topic_ids.items()
     }
     try:
@@ -170,7 +179,7 @@ class CommitListener(StreamingQueryListener):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = _with_group(options)
-        self._idle: dict[str, tuple[Positions, float]] = {}
+        self._last_batches: dict[str, tuple[Positions, float]] = {}
         """Query id -> the end of its last batch, and when it was committed or last renewed."""
 
     def onQueryStarted(self, event: Any) -> None:
@@ -181,7 +190,7 @@ class CommitListener(StreamingQueryListener):
             done = positions_of(source.endOffset)
             if done is None or done.group is None or done.group != self._options.group_id:
                 continue
-            self._idle[str(event.progress.id)] = done, time.monotonic()
+            self._last_batches[str(event.progress.id)] = done, time.monotonic()
             try:
                 with Logs(self._options) as session:
                     commit(session, done.group, done)
@@ -191,11 +200,11 @@ class CommitListener(StreamingQueryListener):
                 )
 
     def onQueryIdle(self, event: Any) -> None:
-        done, renewed_at = self._idle.get(str(event.id), (None, 0.0))
+        done, renewed_at = self._last_batches.get(str(event.id), (None, 0.0))
         now = time.monotonic()
         if done is None or done.group is None or now < renewed_at + RENEWAL_INTERVAL:
             return
-        self._idle[str(event.id)] = done, now
+        self._last_batches[str(event.id)] = done, now
         try:
             with Logs(self._options) as session:
                 renew(session, done.group, done)
@@ -203,7 +212,7 @@ class CommitListener(StreamingQueryListener):
             logger.warning("offsets of group %r are not renewed: %s", done.group, error)
 
     def onQueryTerminated(self, event: Any) -> None:
-        self._idle.pop(str(event.id), None)
+        self._last_batches.pop(str(event.id), None)
 
 
 def reconcile(
@@ -225,7 +234,8 @@ def reconcile(
     sources = positions_of_sources(read_text(spark, f"{checkpoint}/offsets/{last}"))
     known = [positions for positions in sources if positions is not None]
     found = [positions for positions in known if positions.group == parsed.group_id]
-    # Without a group, Spark's own connector wrote it, or the query had none: nothing to commit yet.
+    # Positions without a group are of Spark's own connector, or of a query without group.id: there
+    # is nothing to commit yet, and no error.
     if not found and all(positions.group for positions in known):
         raise ConfigurationError(f"{checkpoint} has no offsets of group {parsed.group_id!r}")
     new: dict[TopicPartition, int] = {}
@@ -244,8 +254,8 @@ def _with_group(options: Mapping[str, str]) -> SourceOptions:
 
 
 def positions_of(text: str | None) -> Positions | None:
-    """Return the positions that this library's source has written, or None: those of Spark's own
-    connector are another source's."""
+    """Return the positions if this library's source has written `text`; None for other sources,
+    also for Spark's own connector."""
     try:
         given = json.loads(text or "null")
         return Positions.from_json(given) if Positions.is_own(given) else None

@@ -36,9 +36,10 @@ class Selection:
     end: float = math.inf
     """The first offset that is not needed."""
     since: int | None = None
-    """Milliseconds since the epoch: no record before the first one at or after it is needed."""
+    """Milliseconds since the epoch: the records before the first one with this timestamp or a later
+    one are not needed."""
 
-    def has(self, tp: TopicPartition) -> bool:
+    def includes(self, tp: TopicPartition) -> bool:
         """Whether rows of the partition can pass the filters."""
         return (self.topics is None or tp.topic in self.topics) and (
             self.partitions is None or tp.partition in self.partitions
@@ -53,11 +54,13 @@ class Selection:
 def select(
     filters: Iterable[Filter], fields: Container[str] = ()
 ) -> tuple[Selection, list[Filter]]:
-    """Return what the filters select together, and those that Spark must still evaluate.
+    """Return what the filters select together, and those that Spark must still evaluate: the
+    filters that cannot be used here, and those on timestamps, which only skip the records before
+    them.
 
-    `fields`: the columns that are fields of the value, and select nothing of the logs.
+    `fields`: the columns that are fields of the value. Filters on them cannot be used.
     """
-    selection, left = Selection(), []
+    selection, remaining = Selection(), []
     for one in filters:
         narrowed = _narrowed(selection, one)
         if narrowed is not None and one.attribute[0] in fields:
@@ -65,12 +68,13 @@ def select(
         if narrowed is not None:
             selection = narrowed
         if narrowed is None or one.attribute == ("timestamp",):
-            left.append(one)
-    return selection, left
+            remaining.append(one)
+    return selection, remaining
 
 
 def _narrowed(selection: Selection, one: Filter) -> Selection | None:
-    """Return what also `one` selects; None if it cannot be used."""
+    """Return the part of `selection` that `one` selects too; None if `one` cannot be used. An upper
+    bound of the timestamp cannot: a later record may have an earlier timestamp."""
     match one:
         case EqualTo(("topic",), str(value)):
             return _topics(selection, [value])

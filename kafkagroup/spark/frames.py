@@ -17,10 +17,10 @@ __all__ = ["arrow_schema", "frame"]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return a schema in Arrow, with timestamps in UTC."""
+    """Return Spark's schema as one of Arrow, with timestamps in UTC."""
     if "timezone" in signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)  # PySpark 4.1: all are in UTC
+    return to_arrow_schema(schema)  # PySpark 4.1, in which timestamps are always in UTC
 
 
 def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:

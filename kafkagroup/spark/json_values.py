@@ -39,7 +39,7 @@ class JsonValues:
     def parse(
         self, values: pa.Array, offsets: pa.Array
     ) -> tuple[dict[str, pa.Array], pa.Array | None]:
-        """Return the columns by name, and which rows remain; None for all.
+        """Return the columns by name, and a mask of the rows that remain; None if all do.
 
         Raises: MalformedValueError with `on_error=fail`.
         """
@@ -83,10 +83,10 @@ class JsonParser:
     def parse(
         self, values: pa.Array, on_malformed: Callable[[int, str], None]
     ) -> dict[str, pa.Array]:
-        """Return the columns by name; without a value, or with a blank or malformed one, a row has
-        nulls.
+        """Return the columns by name. They are null in a row whose value is missing, blank or
+        malformed.
 
-        Calls `on_malformed` with the number of each row with a malformed value, in order, and the
+        Calls `on_malformed` for each malformed value, in order, with the number of its row and the
         reason.
         """
         parts = list(self._parse(values, 0, on_malformed))
@@ -96,8 +96,8 @@ class JsonParser:
     def _parse(
         self, values: pa.Array, first: int, on_malformed: Callable[[int, str], None]
     ) -> Iterator[list[pa.Array]]:
-        """Yield the columns in parts. Arrow's parser does not say which value is malformed: the
-        halves are parsed again until it is found."""
+        """Yield the columns in parts. Arrow's parser does not say which value is malformed, so the
+        halves of `values` are parsed again until it is found. `first`: the row of `values[0]`."""
         try:
             columns = self._parse_all(values)
         except pa.ArrowInvalid as error:
@@ -123,7 +123,7 @@ class JsonParser:
                 raise pa.ArrowInvalid(_NO_OBJECT)
         lines = _joined(texts)
         if lines.count(b"\n") > len(texts):
-            # As a line break, a tab may stand between tokens and not within a string.
+            # A tab is allowed where a line break is: between tokens, and not within a string.
             lines = _joined(pc.replace_substring(texts, "\n", "\t"))
         table = pj.read_json(
             pa.BufferReader(lines),
@@ -156,8 +156,9 @@ def _joined(texts: pa.StringArray) -> bytes:
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Arrow's parser reads: texts for dates and times, and wide decimals. It
-    takes a date only as a number, a time without zone as one in UTC, and 12345 as decimal(5, 2)."""
+    """Return the type to give Arrow's parser, from which `_converted` makes `kind`: texts for dates
+    and times, and wide decimals. The parser itself accepts a date only as a number, reads a time
+    without zone as one in UTC, and accepts 12345 for decimal(5, 2), which it exceeds."""
     if pa.types.is_temporal(kind):
         return pa.string()
     if pa.types.is_decimal(kind):
@@ -170,7 +171,7 @@ def _as_read(kind: pa.DataType) -> pa.DataType:
 
 
 def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert what `_as_read` changed. Raises: ArrowInvalid."""
+    """Convert an array of the type `_as_read(kind)` to `kind`. Raises: ArrowInvalid."""
     if pa.types.is_struct(kind):
         children = [_converted(array.field(n), kind.field(n).type) for n in range(len(kind))]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
@@ -181,6 +182,6 @@ def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
         try:
             return array.cast(kind)
         except pa.ArrowInvalid:
-            # Some programs write nanoseconds, which Spark does not have.
+            # Some programs write nanoseconds: cut the digits after Spark's microseconds.
             return pc.replace_substring_regex(array, r"(\.\d{6})\d{1,3}", r"\1").cast(kind)
     return array.cast(kind)

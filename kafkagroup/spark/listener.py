@@ -1,8 +1,9 @@
 """The listener that `register` installs: it commits each batch soon after it has ended.
 
 A source is called again only when the next batch is planned, and not at all after `stop` or the
-trigger Once. Spark reports each batch to listeners, but neither its source's options, which have
-the brokers' addresses and the login. So they are read from the query's plan in this process.
+trigger Once. Spark reports each batch to listeners, but not the options of its source, which have
+the brokers' addresses and the login. So the listener reads them from the query's plan in this
+process.
 
 Nothing here raises: a query must not depend on a listener.
 """
@@ -35,9 +36,9 @@ logger = logging.getLogger(__name__)
 _COMMIT_INTERVAL = 1.0
 """Seconds between two commits of a source: each opens a connection."""
 _COMMIT_TIMEOUT = 5.0
-"""Seconds for each request of a commit: meanwhile Spark reports nothing to other listeners."""
+"""Seconds for each call of a commit: meanwhile Spark reports nothing to other listeners."""
 _FAILURE_PAUSE = 10.0
-"""Seconds after a failed commit without another one."""
+"""Seconds without a further commit after a failed one."""
 
 _installed: set[str] = set()
 """The ids of the JVM's sessions that have the listener. Several objects of Python may stand for one
@@ -45,8 +46,8 @@ session."""
 
 
 def install(spark: SparkSession, source_name: str) -> None:
-    """Install the listener, once in a session. A session of Spark Connect has the plans of its
-    queries on the server: there only the source commits."""
+    """Install the listener, once in a session. With Spark Connect the plans of queries are on the
+    server, where the listener cannot read them: only the source commits."""
     if is_connect(spark):
         return
     try:
@@ -66,13 +67,15 @@ class _Source:
     ends: tuple[Positions, ...] = ()
     """The ends of the last batch: several if sources of the query share group and topics."""
     is_committed: bool = False
-    again_at: float = -math.inf
-    """When the next request may be sent."""
+    """Whether `ends` are committed."""
+    next_commit_at: float = -math.inf
+    """When the next commit may be sent."""
     other_clusters: set[str | None] = attrs.field(factory=set)
-    """The clusters whose positions are those of another source."""
+    """The ids of the clusters whose positions are those of another source."""
 
     def note(self, ends: Iterable[Positions]) -> None:
-        """Note the ends of a batch of all sources of the query."""
+        """Keep those of the `ends` of a batch, of all sources of its query, that may be this
+        source's."""
         own = tuple(filter(self._may_own, ends))
         if own and own != self.ends:
             self.ends, self.is_committed = own, False
@@ -85,20 +88,22 @@ class _Source:
         )
 
     def flush(self, *, at_once: bool) -> None:
-        """Commit the last batch, unless that was done or must wait."""
-        if self.ends and not self.is_committed and (at_once or time.monotonic() >= self.again_at):
-            self.is_committed = self._write(commit)
+        """Commit the last batch, if it is not committed; without `at_once`, not before
+        `next_commit_at`."""
+        may_commit = at_once or time.monotonic() >= self.next_commit_at
+        if self.ends and not self.is_committed and may_commit:
+            self.is_committed = self._apply(commit)
             pause = _COMMIT_INTERVAL if self.is_committed else _FAILURE_PAUSE
-            self.again_at = time.monotonic() + pause
+            self.next_commit_at = time.monotonic() + pause
 
     def renew(self) -> None:
         """Commit the last batch again if the broker has deleted it."""
-        if self.is_committed and time.monotonic() >= self.again_at + RENEWAL_INTERVAL:
-            self._write(renew)
-            self.again_at = time.monotonic()
+        if self.is_committed and time.monotonic() >= self.next_commit_at + RENEWAL_INTERVAL:
+            self._apply(renew)
+            self.next_commit_at = time.monotonic()
 
-    def _write(self, write: Callable[[Logs, str, Positions], object]) -> bool:
-        """Apply a function to each end; return whether it has not failed."""
+    def _apply(self, write: Callable[[Logs, str, Positions], object]) -> bool:
+        """Call `write`, which is `commit` or `renew`, for each end; return whether it succeeded."""
         group = self.options.group_id
         assert group is not None
         timeout = min(_COMMIT_TIMEOUT, self.options.api_timeout)
@@ -110,7 +115,7 @@ class _Source:
                     except ClusterChangedError as error:
                         logger.info("not this source's: %s", error)
                         self.other_clusters.add(end.cluster_id)
-        except Exception as error:  # also of a file that the login names
+        except Exception as error:  # such as OSError, for a file that the security options name
             logger.warning("offsets are not committed to group %r: %s", group, error)
             return False
         return True
@@ -124,20 +129,21 @@ class QueryCommits(StreamingQueryListener):
         self._spark = spark
         self._source_name = source_name
         self._sources: dict[str, list[_Source]] = {}
-        """Run id -> the query's sources; none for other queries."""
+        """Run id -> the sources of this library that the query has, and that the listener
+        commits."""
 
     def onQueryStarted(self, event: Any) -> None:
-        self._of(event)
+        self._sources_of(event)
 
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
         ends = [end for s in progress.sources if (end := positions_of(s.endOffset)) is not None]
-        for source in self._of(progress):
+        for source in self._sources_of(progress):
             source.note(ends)
             source.flush(at_once=False)
 
     def onQueryIdle(self, event: Any) -> None:
-        for source in self._of(event):
+        for source in self._sources_of(event):
             source.flush(at_once=False)
             source.renew()
 
@@ -145,15 +151,17 @@ class QueryCommits(StreamingQueryListener):
         for source in self._sources.pop(str(event.runId), ()):
             source.flush(at_once=True)
 
-    def _of(self, query: Any) -> list[_Source]:
+    def _sources_of(self, query: Any) -> list[_Source]:
+        """Return the sources of a query, from its event or progress. The plan is read at the first
+        one."""
         run = str(query.runId)
         if run not in self._sources:
             options = self._options_of(str(query.id))
-            self._sources[run] = [_Source(given) for given in options if given.listener_commits]
+            self._sources[run] = [_Source(each) for each in options if each.listener_commits]
         return self._sources[run]
 
     def _options_of(self, query_id: str) -> list[SourceOptions]:
-        """Return the options of each source of a running query that is this library's."""
+        """Return the options of each source of this library that a running query has."""
         try:
             query: Any = self._spark._jsparkSession.streams().get(query_id)
             if query is None:

@@ -27,7 +27,7 @@ from kafkagroup.runtime.offsets.values import EARLIEST, LATEST, READ_UNCOMMITTED
 from kafkagroup.spark.cluster import Session
 from kafkagroup.spark.nearest_replicas import NearestReplicas
 from kafkagroup.spark.options import SourceOptions
-from kafkagroup.spark.planning import LogEnds, same_topic
+from kafkagroup.spark.planning import LogEnds, may_be_same_topic
 from kafkagroup.spark.ranges import DataLossError, Positions
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.metadata import ClusterMetadata
@@ -44,22 +44,22 @@ logger = logging.getLogger(__name__)
 _MAX_WAIT = 0.5
 """Seconds that a broker waits for new records."""
 _MAX_ATTEMPTS_IF_GONE = 6
-"""Attempts before a topic or partition counts as deleted, about two seconds: a broker may not know
-a new one yet."""
+"""Attempts, within about two seconds, before a topic or partition counts as deleted: a broker may
+not know a new one yet."""
 _GONE = "the topic was deleted or recreated since the query was planned"
-_BY_NAME = 12
+_MAX_VERSION_BY_NAME = 12
 """Highest version of Fetch that names topics; later ones go by topic id."""
 
 
 @attrs.frozen
 class _Described:
-    """Topics as the brokers describe them."""
+    """Topics as the metadata describes them."""
 
     partitions: list[TopicPartition]
     """Sorted."""
     topic_ids: dict[str, str]
     errors: dict[str, BrokerError]
-    """As in `LogEnds`."""
+    """Topic -> why the metadata does not describe it, or some of its partitions."""
 
 
 class Logs(Session):
@@ -69,15 +69,15 @@ class Logs(Session):
 
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
-        self._has_warned = False
-        """Whether no topic matched the pattern at the last look-up."""
+        self._had_no_topics = False
+        """Whether the last look-up found no topic. Only the first such look-up logs a warning."""
         self._replicas = NearestReplicas()
 
     # ------------------------------------------------------------ partitions and offsets
 
     def partitions(self) -> tuple[list[TopicPartition], dict[str, str]]:
-        """Return the partitions that the options select, sorted, and each topic's id. Two responses
-        count together: one broker may not know all of them yet.
+        """Return the partitions that the options select, sorted, and each topic's id. Two brokers
+        are asked for the metadata, as one may not know all topics yet.
 
         Raises: BrokerError if a topic does not exist or may not be read.
         """
@@ -88,14 +88,14 @@ class Logs(Session):
                 raise error
         return found.partitions, found.topic_ids
 
-    def ends_of(self, begin: Positions, in_trouble: Collection[str] = ()) -> LogEnds:
-        """Return the ends of the logs that the options select, for a stream at `begin`. What one
-        response lacks or contradicts of it is requested again, except for topics `in_trouble`,
-        which were requested often enough."""
-        return self._call(lambda: self._ends_of(begin, in_trouble))
+    def ends_of(self, begin: Positions, unavailable: Collection[str] = ()) -> LogEnds:
+        """Return the ends of the logs that the options select, for a stream at `begin`. If the
+        metadata lacks a topic or partition, or has another id than `begin` for it, other brokers
+        are asked, except for the topics `unavailable`, for which that was done before."""
+        return self._call(lambda: self._ends_of(begin, unavailable))
 
-    async def _ends_of(self, begin: Positions, in_trouble: Collection[str]) -> LogEnds:
-        found = await self._described(begin, in_trouble)
+    async def _ends_of(self, begin: Positions, unavailable: Collection[str]) -> LogEnds:
+        found = await self._described(begin, unavailable)
         logs = LogOffsets(self._cluster, self._options.isolation == "read_committed")
         ends = await logs.each(dict.fromkeys(found.partitions, LATEST))
         errors = {tp.topic: error for tp, error in ends.errors.items()} | found.errors
@@ -103,28 +103,29 @@ class Logs(Session):
         return LogEnds(offsets, found.topic_ids, errors, self.cluster_id)
 
     async def _described(
-        self, begin: Positions | None, in_trouble: Collection[str] = ()
+        self, begin: Positions | None, unavailable: Collection[str] = ()
     ) -> _Described:
-        """Describe the topics that the options select. `begin`: a stream's positions; None if all
-        topics must be described."""
+        """Describe the topics that the options select. `begin`: a stream's positions, which are
+        empty when it starts; None if errors that may pass must be waited for until the timeout."""
         known = () if begin is None else tuple(begin.offsets)
         await self._list_topics(known, self._cluster.refresh)
         if not known:
             await self._list_topics((), self._cluster.refresh_elsewhere)
         self._warn_without_match()
-        until = anyio.current_time() + self._options.api_timeout / 2
+        # The other half of the time is for the requests that follow.
+        deadline = anyio.current_time() + self._options.api_timeout / 2
         pauses, attempts = RetryBackoff(self._cluster.options), 1
         while True:
             found = self._selected(known)
             if begin is None:
                 doubts = {t: error for t, error in found.errors.items() if error.retriable}
-                is_patient = _may_pass(doubts)
+                may_wait = _may_pass(doubts)
             else:
                 doubts = found.errors | _recreated(begin, found)
-                doubts = {t: error for t, error in doubts.items() if t not in in_trouble}
-                # A run of the trigger AvailableNow ends with what is found here.
-                is_patient = not known and anyio.current_time() < until and _may_pass(doubts)
-            if not doubts or (attempts > _MAX_ATTEMPTS_IF_GONE and not is_patient):
+                doubts = {t: error for t, error in doubts.items() if t not in unavailable}
+                # A query of the trigger AvailableNow reads only what is found at its start.
+                may_wait = not known and anyio.current_time() < deadline and _may_pass(doubts)
+            if not doubts or (attempts > _MAX_ATTEMPTS_IF_GONE and not may_wait):
                 return found
             self._last = next(iter(doubts.values()))
             await pauses.wait()
@@ -141,7 +142,8 @@ class Logs(Session):
         known: Collection[TopicPartition],
         refresh: Callable[[], Awaitable[ClusterMetadata]],
     ) -> None:
-        """Refresh the metadata. With a pattern, look up first which topics there are."""
+        """Refresh the metadata by `refresh`. With a pattern, it lists all topics, and those that
+        match, or that the stream has `known` partitions of, become the topics of this session."""
         pattern = self._options.pattern
         if pattern is None:
             await refresh()
@@ -154,16 +156,20 @@ class Logs(Session):
         matching = {n for n, t in listed.items() if pattern.search(n) and not t.internal}
         self._topics = matching | {tp.topic for tp in known if self._options.selects(tp)}
         if self._topics - matching:
-            # A list leaves out topics that may not be described.
+            # The list leaves out topics that this client may not describe; a request by name
+            # returns their errors.
             await self._cluster.refresh()
 
     def _warn_without_match(self) -> None:
         pattern = self._options.pattern
-        if pattern is not None and not self._topics and not self._has_warned:
+        if pattern is not None and not self._topics and not self._had_no_topics:
             logger.warning("no topic matches subscribePattern=%s", pattern.pattern)
-        self._has_warned = not self._topics
+        self._had_no_topics = not self._topics
 
     def _selected(self, known: Iterable[TopicPartition]) -> _Described:
+        """Return what the metadata has of the selected topics. A topic has an error if it is
+        missing, if it lacks a partition that is known or in the option `assign`, or if one has no
+        leader."""
         metadata, assigned = self._cluster.metadata, self._options.assign
         topics = {
             name: topic
@@ -217,7 +223,8 @@ class Logs(Session):
     def log_bounds(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return the start and end of each log; with read_committed, the last stable offset."""
+        """Return the start and end of each log; with read_committed, the end is the last stable
+        offset."""
         wanted = list(partitions)
         starts = self.offsets_at(dict.fromkeys(wanted, EARLIEST))
         return starts, self.offsets_at(dict.fromkeys(wanted, LATEST))
@@ -251,10 +258,11 @@ class Logs(Session):
     def start_fetch(
         self, tp: TopicPartition, topic_id: str, offset: int, max_bytes: int
     ) -> Future[PartitionData]:
-        """Fetch from `offset`. The result may begin before it, or be empty; its error code is NONE
-        or OFFSET_OUT_OF_RANGE. A larger first batch comes whole.
+        """Fetch from `offset`. The records may begin before it, or be none; the error code is NONE
+        or OFFSET_OUT_OF_RANGE. A first batch of more than `max_bytes` is returned whole.
 
-        The future raises: BrokerError if it is not retriable; DataLossError for a deleted topic.
+        The future raises: BrokerError if it is not retriable; DataLossError if the topic was
+        deleted or recreated.
         """
         return self._portal.start_task_soon(
             self._bounded, lambda: self._fetch(tp, UUID(topic_id or NO_ID.hex), offset, max_bytes)
@@ -275,7 +283,7 @@ class Logs(Session):
             topics=(FetchTopic(topic=tp.topic, topic_id=topic_id, partitions=(partition,)),),
         )
 
-        def give_up(error: BrokerError, attempts: int) -> DataLossError | None:
+        def fatal_error(error: BrokerError, attempts: int) -> DataLossError | None:
             is_gone = attempts > _MAX_ATTEMPTS_IF_GONE and self._is_gone(tp, topic_id)
             return DataLossError(f"{tp}: {_GONE}") if is_gone else None
 
@@ -287,13 +295,13 @@ class Logs(Session):
                 await self._check_range(tp, offset)
             return data
 
-        with self._cluster.topics.during([tp.topic]):  # a pattern may have found it
-            return await self._retry(fetch, give_up)
+        with self._cluster.topics.during([tp.topic]):  # a pattern's topics are not in the options
+            return await self._retry(fetch, fatal_error)
 
     async def _check_range(self, tp: TopicPartition, offset: int) -> None:
-        """Check that an offset is outside of the log, whose leader has refused it: a broker that
-        has just become the leader may refuse any. Raises: BrokerError, retriable, if it is inside.
-        """
+        """Check that an offset that the leader has refused is outside of the log: a broker that has
+        just become the leader may refuse any offset. Raises: BrokerError, retriable, if the offset
+        is inside."""
         logs = LogOffsets(self._cluster, READ_UNCOMMITTED)
         start, end = [(await logs.at({tp: at}))[tp].offset for at in (EARLIEST, LATEST)]
         if start <= offset <= end:
@@ -306,18 +314,18 @@ class Logs(Session):
     async def _from_nearest(
         self, tp: TopicPartition, topic_id: UUID, request: Callable[..., FetchRequest]
     ) -> PartitionData | None:
-        """Fetch from the replica that the leader names for the client's rack. Return None if the
-        leader must be asked without a rack: the replica does not serve the partition, or it lags
-        behind, as the log has the records."""
+        """Fetch from the replica that the leader prefers for the client's rack (KIP-392). Return
+        None if the leader must be asked without a rack: the replica does not serve the partition,
+        or it lags behind, and has no records yet that the leader has."""
         replicas = self._replicas
         if not self._options.client_rack or replicas.is_refused(tp):
             return None
         with_rack = request(rack_id=self._options.client_rack)
-        if (node_id := replicas.named(tp)) is None:
+        if (node_id := replicas.preferred(tp)) is None:
             data = await self._send(self._cluster.leader(tp), tp, topic_id, with_rack)
             if (node_id := data.preferred_read_replica) < 0:
                 return data
-            replicas.note_named(tp, node_id)
+            replicas.note_preferred(tp, node_id)
         node = self._cluster.metadata.nodes.get(node_id)
         try:
             if node is not None:
@@ -338,7 +346,7 @@ class Logs(Session):
             request,
             connection_id="fetch",
             timeout=self._options.request_timeout + _MAX_WAIT,
-            highest=None if topic_id != NO_ID else _BY_NAME,
+            highest=None if topic_id != NO_ID else _MAX_VERSION_BY_NAME,
         )
         found = [
             data
@@ -355,7 +363,7 @@ class Logs(Session):
         return found[0]
 
     def _is_gone(self, tp: TopicPartition, topic_id: UUID) -> bool:
-        """Whether the topic was deleted or recreated."""
+        """Whether the topic was deleted, or recreated with another id than `topic_id`."""
         topic = self._cluster.metadata.topics.get(tp.topic)
         return topic is not None and (
             topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -406,15 +414,15 @@ class Logs(Session):
     async def _commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        is_lost = False
+        is_response_lost = False
 
         async def commit() -> None:
-            nonlocal is_lost
+            nonlocal is_response_lost
             async with self._cluster.coordinator(group) as broker:
                 try:
                     response = await commit_offsets(broker, group, -1, "", offsets)
                 except (TransportError, RemoteProtocolError):
-                    is_lost = True
+                    is_response_lost = True
                     raise
                 for topic in response.topics:
                     for p in topic.partitions:
@@ -428,9 +436,9 @@ class Logs(Session):
                             )
 
         await self._retry(commit)
-        if is_lost:
-            # The coordinator may have executed the commit without a response last, after one of a
-            # later batch.
+        if is_response_lost:
+            # As `GroupOffsets` does: the coordinator may execute the attempt without a response
+            # last.
             await self._retry(commit)
 
 
@@ -439,17 +447,18 @@ def _id_text(topic_id: UUID) -> str:
 
 
 def _may_pass(errors: Mapping[str, BrokerError]) -> bool:
-    """Return whether none of the topics is missing, but, for example, waits for a leader."""
+    """Return whether all errors are retriable, and none says that a topic or partition is absent;
+    for example, partitions without a leader."""
     return all(e.retriable and e.code not in ABSENT for e in errors.values())
 
 
 def _recreated(begin: Positions, found: _Described) -> dict[str, BrokerError]:
-    """Return the topics that have another id than those of the positions. A broker that lags behind
-    may still report the id of a deleted one."""
+    """Return an error for each topic whose id is not that of the positions. Another broker is asked
+    then: one that lags behind may still report the id of a deleted topic."""
     return {
         topic: BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {topic!r} has another id")
         for topic in begin.topic_ids.keys() & found.topic_ids.keys()
-        if not same_topic(topic, begin.topic_ids, found.topic_ids)
+        if not may_be_same_topic(topic, begin.topic_ids, found.topic_ids)
     }
 
 

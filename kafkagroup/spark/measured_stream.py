@@ -1,4 +1,5 @@
-"""A stream that reports how far it is behind with each batch. It never fails for that."""
+"""A stream that reports with each batch how far it is behind. If that cannot be measured, the query
+continues without it."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ _INTERVAL = 10.0
 unread records."""
 
 _TIMEOUT = 1.0
-"""Seconds that a batch may wait for them."""
+"""Seconds for which a batch may wait for these fetches."""
 
 _FETCH_BYTES = 16 << 10
-"""Enough for one record; a broker sends a larger batch whole."""
+"""The limit of a fetch of one record. A broker returns the first batch whole, even if it is
+larger."""
 
 
 class MeasuredStreamReader(StreamReader):
@@ -70,7 +72,8 @@ class MeasuredStreamReader(StreamReader):
     def _measure(
         self, unread: Mapping[TopicPartition, int], ids: Mapping[str, str]
     ) -> dict[TopicPartition, float]:
-        """Return the age of the first record at or after each offset, where it is found in time."""
+        """Return the age in seconds of the first record at or after each offset, of the partitions
+        whose fetch succeeds within `_TIMEOUT`."""
         try:
             logs = self._connect()
             fetches = {

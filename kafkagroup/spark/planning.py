@@ -1,8 +1,8 @@
 """What the next batch of a stream may read, from its positions and the ends of the logs. Pure.
 
-A broker that lags behind leaves partitions out. A position that was dropped for that would be found
-again as a new partition, and all its records read again. So a position is dropped only when its
-topic was deleted or recreated.
+A broker whose metadata lags behind leaves partitions out. If the stream dropped their positions, it
+would find them later as new partitions, and read all their records again. So a position is dropped
+only if its topic was deleted or recreated, or if the options do not select it any more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafkagroup.spark.ranges import Positions
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.error_codes import ABSENT
 
-__all__ = ["LogEnds", "Plan", "planned", "same_topic"]
+__all__ = ["LogEnds", "Plan", "may_be_same_topic", "plan_batch"]
 
 
 @attrs.frozen
@@ -26,10 +26,10 @@ class LogEnds:
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]
-    """The topics that are described, and their ids."""
+    """Topic -> id, of the topics that the metadata describes."""
     errors: Mapping[str, BrokerError] = attrs.field(factory=dict)
-    """Topic -> why it, or some of its partitions, are not known: what several responses have
-    repeated."""
+    """Topic -> why the metadata does not describe it, or some of its partitions. Several
+    responses have confirmed it."""
     cluster_id: str | None = None
 
 
@@ -38,8 +38,8 @@ class Plan:
     """What a stream may read."""
 
     latest: Positions
-    """The end of each partition that the stream has a position in; the position itself, while the
-    partition is not described."""
+    """The log end of each partition in which the stream has a position; the position itself while
+    the metadata does not describe the partition."""
     new: list[TopicPartition]
     """The partitions without a position, of new and of recreated topics, sorted."""
     losses: list[str]
@@ -47,12 +47,13 @@ class Plan:
     errors: Mapping[str, BrokerError]
     """Topic -> why it is not read for now."""
     deleted: frozenset[str]
+    """The topics that were deleted."""
 
 
-def planned(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
+def plan_batch(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
     """Return what can be read from `begin` on. O(partitions).
 
-    Raises: BrokerError for a topic that the options name, which does not exist or may not be read.
+    Raises: BrokerError for a topic that the options name, if it does not exist or may not be read.
     """
     losses: list[str] = []
     errors: dict[str, BrokerError] = {}
@@ -72,7 +73,7 @@ def planned(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
             losses.append(f"topic {topic!r} has a position, but the options do not select it")
         elif topic in ends.topic_ids:
             missing = [tp for tp in selected if tp not in ends.offsets]
-            if not same_topic(topic, begin.topic_ids, ends.topic_ids):
+            if not may_be_same_topic(topic, begin.topic_ids, ends.topic_ids):
                 dropped.update(partitions)
                 losses.append(f"topic {topic!r} was recreated")
             elif missing and error is not None and _is_smaller(topic, begin, ends, error):
@@ -102,15 +103,15 @@ def planned(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
 
 
 def _is_smaller(topic: str, begin: Positions, ends: LogEnds, error: BrokerError) -> bool:
-    """Whether a topic has fewer partitions, as one may that was recreated by a broker without topic
-    ids. Under the same id a topic never loses partitions."""
+    """Whether a topic has lost partitions: without topic ids, it may have been recreated with
+    fewer. Under the same id a topic never loses partitions."""
     has_same_id = begin.topic_ids[topic] == ends.topic_ids[topic] != ""
     return error.code in ABSENT and not has_same_id
 
 
 def _check_named(begin: Positions, ends: LogEnds, options: SourceOptions) -> None:
-    """Raises: BrokerError for a topic or partition that the options name, of which the stream has
-    no position, and which is not described."""
+    """Check that the metadata describes each topic and partition that the options name and in which
+    the stream has no position. Raises: BrokerError."""
     if options.pattern is not None:
         return
     topics = {tp.topic for tp in begin.offsets}
@@ -122,6 +123,7 @@ def _check_named(begin: Positions, ends: LogEnds, options: SourceOptions) -> Non
             raise error
 
 
-def same_topic(topic: str, one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Return whether two ids of a topic may be of the same one. "" is an unknown id."""
+def may_be_same_topic(topic: str, one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Return whether the ids of a topic in two mappings are equal, or one of them is unknown:
+    ""."""
     return one[topic] == other[topic] or "" in (one[topic], other[topic])

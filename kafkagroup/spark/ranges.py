@@ -38,14 +38,15 @@ class Positions:
     """Topic -> id; "" from brokers before 2.8, which have none, and in a checkpoint of Spark's own
     connector."""
     group: str | None = None
-    """The group to commit them to. It is stored here because a `CommitListener` gets the offsets of
-    all queries."""
+    """The group to commit them to. Spark stores it with the offsets: a `CommitListener` gets those
+    of all queries, and so finds the ones of its group."""
     cluster_id: str | None = None
-    """The cluster that they belong to; None in checkpoints of earlier releases, and without ids."""
+    """The id of the cluster; None in checkpoints of earlier releases, and if the cluster has no
+    id."""
 
     def by_topic(self) -> dict[str, dict[str, int]]:
-        """Return topic -> partition number as text -> offset, sorted: the offsets as an option of
-        the source has them in JSON."""
+        """Return topic -> partition number as text -> offset, sorted: in JSON this is a value of
+        the option `startingOffsets`."""
         topics: dict[str, dict[str, int]] = {}
         for tp, offset in sorted(self.offsets.items()):
             topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
@@ -57,19 +58,20 @@ class Positions:
             topic: {"id": self.topic_ids[topic], "offsets": offsets}
             for topic, offsets in self.by_topic().items()
         }
-        found = {"kafkagroup": _VERSION, "group": self.group, "topics": topics}
-        # Left out if it is unknown: the text of a cluster without an id must not change.
-        return found if self.cluster_id is None else {"cluster": self.cluster_id, **found}
+        content = {"kafkagroup": _VERSION, "group": self.group, "topics": topics}
+        # Without an id there is no "cluster": the text must equal that of earlier releases.
+        return content if self.cluster_id is None else {"cluster": self.cluster_id, **content}
 
     @staticmethod
     def is_own(given: Mapping[str, Any]) -> bool:
-        """Return whether `to_json` has made this. Raises: AttributeError for no mapping."""
+        """Return whether `given` is a result of `to_json`. Raises: AttributeError if it is no
+        mapping."""
         return bool(given.get("kafkagroup") == _VERSION)
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Positions:
         """Parse the result of `to_json`, or the offsets of Spark's own connector, which have no
-        topic ids. Raises: ConfigurationError for those of other sources."""
+        topic ids. Raises: ConfigurationError for offsets of other sources."""
         if not cls.is_own(given):
             return cls._of_connector(given)
         return cls(
@@ -85,6 +87,7 @@ class Positions:
 
     @classmethod
     def _of_connector(cls, given: Mapping[str, Any]) -> Positions:
+        """Parse the offsets of Spark's own connector."""
         try:
             offsets = {
                 (tp := partition_of((topic, int(partition)))): offset_of(tp, offset)
@@ -104,26 +107,26 @@ class CommitMetadata:
 
     topic_id: str = ""
     """"" if unknown."""
-    first: bool = False
-    """Whether this is the start of a query, not the end of a batch."""
+    is_start: bool = False
+    """Whether the offset is the start of a query, and not the end of a batch."""
 
     def to_text(self) -> str:
         """Return the metadata as text."""
         return json.dumps(
-            {"kafkagroup": "first" if self.first else "batch", "topic": self.topic_id}
+            {"kafkagroup": "first" if self.is_start else "batch", "topic": self.topic_id}
         )
 
     @classmethod
     def of(cls, committed: OffsetAndMetadata) -> CommitMetadata:
-        """Return the note of a commit; an empty one for commits of other programs."""
+        """Return the metadata of a commit; the defaults for a commit of another program."""
         try:
             found = json.loads(committed.metadata)
             return cls(str(found["topic"]), found["kafkagroup"] == "first")
         except (ValueError, KeyError, TypeError):
             return cls()
 
-    def is_of(self, topic_id: str) -> bool:
-        """Whether the offset is comparable with those of this topic."""
+    def is_of_topic(self, topic_id: str) -> bool:
+        """Whether the offset is one of the topic with this id, as far as both ids are known."""
         return not (self.topic_id and topic_id) or self.topic_id == topic_id
 
 
@@ -144,7 +147,7 @@ class Range:
 def capped(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int
 ) -> dict[TopicPartition, int]:
-    """Return lower ends, so that there are at most `most` offsets between the starts and ends.
+    """Return ends, none above `end`, with at most `most` offsets between the starts and these ends.
 
     Each partition with unread offsets gets one of them, and then a part of the rest in proportion
     to its unread offsets, so that none starves. With more such partitions than `most`, the result
@@ -160,8 +163,8 @@ def capped(
 
 
 def split(ranges: Iterable[Range], least: int, most: int | None = None) -> list[Range]:
-    """Split ranges of more than `most` offsets, and then the largest, so that there are about
-    `least` in all; leave out empty ranges.
+    """Split ranges of more than `most` offsets. If there are then fewer than `least` ranges, split
+    them further, in proportion to their sizes, into about `least`. Leave out empty ranges.
 
     O(ranges + least + offsets / most).
     """
@@ -175,7 +178,7 @@ def split(ranges: Iterable[Range], least: int, most: int | None = None) -> list[
 
 
 def _divided(r: Range, parts: int) -> list[Range]:
-    """Return about so many ranges in place of one, of about the same size."""
+    """Split a range into `parts` of about the same size; into fewer if it has fewer offsets."""
     size = r.end - r.start
     parts = min(size, max(1, parts))
     cuts = [r.start + size * n // parts for n in range(parts + 1)]

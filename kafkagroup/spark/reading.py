@@ -20,21 +20,22 @@ if TYPE_CHECKING:
     from kafkagroup.spark.logs import Logs
     from kafkagroup.wire.messages.fetch import PartitionData
 
-__all__ = ["FetchSize", "data_loss", "inside", "positions_at", "read"]
+__all__ = ["FetchSize", "clamped", "positions_at", "read", "report_data_loss"]
 
 logger = logging.getLogger(__name__)
 
 _MAX_EMPTY_RESPONSES = 20
-"""After so many empty responses in a row, of half a second each, the records of the plan count as
-lost: an unclean leader election has truncated the log."""
+"""After this many empty responses in a row, of half a second each, the remaining records of the
+task count as lost: an unclean leader election has truncated the log."""
 
 
-_GUESS = 256.0
-"""Bytes of an offset, before the first response."""
+_INITIAL_BYTES_PER_OFFSET = 256.0
+"""The estimate before the first response."""
 _MARGIN = 1.1
-"""A fetch that is slightly too small costs one more."""
-_LEAST = 64 << 10
-"""Bytes below which a smaller fetch costs no less."""
+"""The factor by which a fetch is larger than the estimate: if it is slightly too small, one more
+fetch is needed."""
+_MIN_FETCH_BYTES = 64 << 10
+"""A smaller fetch would take no less time."""
 
 
 def positions_at(
@@ -47,11 +48,12 @@ def positions_at(
 ) -> dict[TopicPartition, int]:
     """Return the offset of a bound in each partition.
 
-    For the start, a partition without an offset in the bound, without a commit, or with a commit of
-    a topic that was recreated since begins at its log's start, so that no record is skipped.
+    If the bound is a start, a partition begins at its log's start, so that no record is skipped, if
+    the bound has no offset for it, or if the group has committed none since the topic was created.
 
-    Raises: ConfigurationError for a partition that does not exist, or, if the options say so, for
-    one without a record at or after a start in time.
+    Raises: ConfigurationError for a partition that does not exist, or, with the option
+    `startingOffsetsByTimestampStrategy=error`, for one without a record at or after a start in
+    time.
     """
     is_start = bound is options.starting_offsets
     if unknown := sorted({*bound.offsets, *bound.timestamps} - set(starts)):
@@ -73,7 +75,7 @@ def positions_at(
                     f" {', '.join(f'{tp} at {times[tp]}' for tp in late)}:"
                     " startingOffsetsByTimestampStrategy=latest would start at the log's end"
                 )
-            # A record may have been appended since the ends were looked up.
+            # A record that was appended since the ends were looked up may be above them.
             offsets = {
                 tp: ends[tp] if at is None else min(at, ends[tp]) for tp, at in found.items()
             }
@@ -84,29 +86,30 @@ def positions_at(
             return {
                 tp: at.offset
                 if (at := committed.get(tp)) is not None
-                and CommitMetadata.of(at).is_of(ids[tp.topic])
+                and CommitMetadata.of(at).is_of_topic(ids[tp.topic])
                 else starts[tp]
                 for tp in starts
             }
         case "offsets":
             given = {**(starts if is_start else ends), **bound.offsets}
+            # -2 and -1 are the start and the end of the log, as in `Bound.offsets`.
             return {
                 tp: starts[tp] if at == -2 else ends[tp] if at == -1 else at
                 for tp, at in given.items()
             }
 
 
-def inside(tp: TopicPartition, position: int, start: int, end: int, options: SourceOptions) -> int:
-    """Return a position in the log, the nearest one if this is outside. Raises: DataLossError, see
-    `data_loss`."""
+def clamped(tp: TopicPartition, position: int, start: int, end: int, options: SourceOptions) -> int:
+    """Return the position; if it is outside of the log, the nearest one that is not, after
+    `report_data_loss`. Raises: DataLossError."""
     if start <= position <= end:
         return position
-    data_loss(f"{tp} is to be read from {position}, but has {start} to {end}", options)
+    report_data_loss(f"{tp} is to be read from {position}, but has {start} to {end}", options)
     return min(max(position, start), end)
 
 
-def data_loss(what: str, options: SourceOptions) -> None:
-    """Log a warning. Raises: DataLossError instead, with the option `failOnDataLoss`."""
+def report_data_loss(what: str, options: SourceOptions) -> None:
+    """Raise an error; with `failOnDataLoss=false`, log a warning instead. Raises: DataLossError."""
     if options.fail_on_data_loss:
         raise DataLossError(f"{what}; failOnDataLoss=false would read the remaining records")
     logger.warning("%s", what)
@@ -116,24 +119,26 @@ class FetchSize:
     """How many bytes to fetch: about what is left of a task, which may be a few records of a large
     log."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._of_an_offset = _GUESS
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes_per_offset = _INITIAL_BYTES_PER_OFFSET
 
     def of(self, offsets: int) -> int:
-        """Return the bytes to fetch for so many offsets that are left."""
-        return min(self._most, max(_LEAST, int(offsets * self._of_an_offset * _MARGIN)))
+        """Return the bytes to fetch if the task has this many offsets left."""
+        estimate = int(offsets * self._bytes_per_offset * _MARGIN)
+        return min(self._max_bytes, max(_MIN_FETCH_BYTES, estimate))
 
     def learn(self, offsets: int, size: int) -> None:
-        """Take note of the size of a response."""
+        """Estimate further fetches by a response of `size` bytes, which advanced the position by
+        `offsets`."""
         if offsets:
-            self._of_an_offset = size / offsets
+            self._bytes_per_offset = size / offsets
 
 
 def read(
     options: SourceOptions, schema: StructType, planned: Range
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of one task. The next fetch is sent before the rows of the last are yielded.
+    """Yield the rows of one task. The next fetch is sent before the rows of a response are yielded.
 
     Raises: DataLossError; ClusterChangedError; BrokerError; DecodeError for a damaged batch.
     """
@@ -160,7 +165,7 @@ def read(
                 lost = f"{planned.tp} is to be read at {position}, but has {start} to {end}"
                 if start >= planned.end:
                     lost += f": retention has moved past {planned.end}, where this task ends"
-                data_loss(lost, options)
+                report_data_loss(lost, options)
                 position = start if position < start else planned.end
             else:
                 before = position
@@ -168,7 +173,7 @@ def read(
                 size.learn(position - before, len(data.records or b""))
                 empty_responses = empty_responses + 1 if position == before else 0
                 if empty_responses == _MAX_EMPTY_RESPONSES:
-                    data_loss(
+                    report_data_loss(
                         f"{planned.tp} is to be read up to {planned.end}, but ends at {before}",
                         options,
                     )

@@ -24,8 +24,8 @@ __all__ = ["Rows"]
 
 _MAX_BYTES = 2 << 20
 """The maximum of uncompressed bytes in one Arrow batch, unless one record batch is larger. It
-bounds the memory that a task needs in the JVM; and what was just converted is still in the
-processor's cache when Spark's worker sends it."""
+bounds the memory that a task needs in the JVM. Rows that were just converted are also still in the
+processor's cache when Spark's worker sends them."""
 
 _MAX_MILLISECONDS = (2**63 - 1) // 1000
 """The latest timestamp, before or after the epoch, that Spark's microseconds can hold."""
@@ -49,10 +49,12 @@ class Rows:
         self._range = planned
         self._schema = schema
         self._values: JsonValues | None = None
-        """How values are parsed into the columns that are not the record's own."""
+        """Parses values into the columns that are not the record's own; None without `parse`."""
         self._record_fields = list(schema)
+        """The columns that are the record's own."""
         if options.parse is not None:
-            from kafkagroup.spark.json_values import JsonValues  # only here: Arrow's parser
+            # Only here: it loads Arrow's parser.
+            from kafkagroup.spark.json_values import JsonValues
 
             self._record_fields = [f for f in schema if f.name in options.columns]
             fields = pa.schema([f for f in schema if f.name not in options.columns])
@@ -81,10 +83,13 @@ class Rows:
     def _rows(
         self, batches: Iterable[RecordBatch], position: int, builder: ColumnBuilder
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of `batches` from `position` to the range's end, `_MAX_BYTES` at a time.
+        If a batch is damaged, the rows before it are yielded first."""
         end = self._range.end
         try:
             for batch in batches:
                 records = batch.records(position)
+                # False if it does not fit; a builder of its own accepts it, whatever its size.
                 if not builder.append_batch(records, end, _MAX_BYTES):
                     yield self._to_arrow(builder)
                     builder = ColumnBuilder(_MAX_BYTES)
@@ -97,17 +102,17 @@ class Rows:
             yield self._to_arrow(builder)
 
     def _to_arrow(self, builder: ColumnBuilder) -> pa.RecordBatch:
-        """Return the builder's records as rows."""
+        """Return the builder's records as rows, without those that `on_error=skip` leaves out."""
         whole = builder.finish(self._range.tp.topic, self._range.tp.partition)
         arrays = {f.name: self._column(f, whole, builder.batches) for f in self._record_fields}
-        remains = None
+        mask = None
         if self._values is not None:
-            parsed, remains = self._values.parse(whole.column("value"), whole.column("offset"))
+            parsed, mask = self._values.parse(whole.column("value"), whole.column("offset"))
             arrays |= parsed
         rows = pa.RecordBatch.from_arrays(
             [arrays[n] for n in self._schema.names], schema=self._schema
         )
-        return rows if remains is None else rows.filter(remains)
+        return rows if mask is None else rows.filter(mask)
 
     def _column(
         self, field: pa.Field, whole: pa.RecordBatch, batches: Sequence[tuple[RecordBatch, int]]
@@ -138,7 +143,7 @@ class Rows:
 
 
 def _times(times: pa.TimestampArray, kind: pa.TimestampType) -> pa.TimestampArray:
-    """Return timestamps in Spark's microseconds; null for those that 64 bits cannot hold then."""
+    """Return timestamps in Spark's microseconds; null for those that do not fit in 64 bits."""
     try:
         return times.cast(kind)
     except pa.ArrowInvalid:
@@ -151,7 +156,8 @@ def _times(times: pa.TimestampArray, kind: pa.TimestampType) -> pa.TimestampArra
 
 
 def _connector_headers(headers: pa.ListArray) -> pa.ListArray:
-    """Return headers as Spark's own connector has them: null for none, else keys and values."""
+    """Return headers as in Spark's own connector: keys and values, null for a record without
+    any."""
     pairs = pa.StructArray.from_arrays(headers.values.flatten(), ["key", "value"])
     without = pc.equal(pc.list_value_length(headers), 0)
     return pa.ListArray.from_arrays(headers.offsets, pairs, mask=without)

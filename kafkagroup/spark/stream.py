@@ -1,8 +1,9 @@
 """Topics as streams: the offsets that each batch reads.
 
 One reader plans the batches, in a process beside the driver; pickled copies of it, without
-connections, read in the tasks. When a new partition is found, the batch being planned ends at that
-partition's first offset, which Spark's log then keeps, and the next batch reads it.
+connections, read in the tasks. When the reader finds a new partition, it adds the partition's first
+offset to the end of the batch that it plans. Spark's offset log keeps that, and the next batch
+reads the partition from there.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from pyspark.sql.streaming.datasource import (
 
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.spark.options import SourceOptions
-from kafkagroup.spark.planning import LogEnds, Plan, planned, same_topic
+from kafkagroup.spark.planning import LogEnds, Plan, may_be_same_topic, plan_batch
 from kafkagroup.spark.ranges import Positions, Range, capped, split
-from kafkagroup.spark.reading import data_loss, inside, positions_at, read
+from kafkagroup.spark.reading import clamped, positions_at, read, report_data_loss
 from kafkagroup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ logger = logging.getLogger(__name__)
 _COMMIT_TIMEOUT = 5.0
 """Seconds that the next batch may wait for the commit of the last one, at most twice."""
 _COMMIT_PAUSE = 10.0
-"""Seconds after a failed commit without another one: each delays the next batch."""
+"""Seconds without a further commit after a failed one: each delays the next batch."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,14 +55,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._logs: Logs | None = None
         """Connected by the first call that needs it, until `stop`."""
-        self._first: Positions | None = None
-        """Where the query begins, once planned: a second call must not plan another start."""
+        self._initial: Positions | None = None
+        """Where the query begins, after the first call of `initialOffset`: the second one must
+        return the same."""
         self._target: LogEnds | None = None
         """Where a query of the trigger AvailableNow ends."""
         self._looked_up: set[TopicPartition] = set()
-        """The partitions that the target lacked, and that were looked up once more."""
-        self._in_trouble: set[str] = set()
-        """The topics that are deleted, or not read for now: waited for once, and reported."""
+        """The partitions that the target lacked and that were then looked up once. They are not
+        looked up again."""
+        self._unavailable: set[str] = set()
+        """The topics that were deleted or could not be read at the last plan. That was reported,
+        and further plans do not wait for them."""
         self._reported: set[str] = set()
         """The losses of the last plan."""
         self._latest: Positions | None = None
@@ -69,13 +73,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned_at = time.monotonic()
         """When the last batch was planned."""
         self._committed: Positions | None = None
-        """What this process has last committed to the group, if it commits the batches."""
-        self._is_start = False
-        """Whether that is the start of the query."""
+        """What this process has last committed to the group; None if it has committed nothing."""
+        self._committed_is_start = False
+        """Whether `_committed` is the start of the query, and not the end of a batch."""
         self._renewed_at = time.monotonic()
-        """When it was committed or last renewed."""
-        self._commit_again_at = -math.inf
-        """When the next commit may be sent, after one that failed."""
+        """When `_committed` was committed or last renewed."""
+        self._next_commit_at = -math.inf
+        """When the next commit may be sent, after a failed one."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StreamReader, (self._options, self._schema)
@@ -84,21 +88,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. Spark calls this twice."""
-        if self._first is None:
+        if self._initial is None:
             options, session = self._options, self._connect()
             partitions, ids = session.partitions()
             starts, ends = session.log_bounds(partitions)
             begin = positions_at(session, options.starting_offsets, options, starts, ends, ids)
             offsets = {
-                tp: inside(tp, begin[tp], starts[tp], ends[tp], options) for tp in partitions
+                tp: clamped(tp, begin[tp], starts[tp], ends[tp], options) for tp in partitions
             }
-            self._first = Positions(offsets, ids, options.group_id, session.cluster_id)
+            self._initial = Positions(offsets, ids, options.group_id, session.cluster_id)
             if options.commits:
                 from kafkagroup.spark.commits import pin
 
-                self._first = pin(session, options, self._first)
-                self._note_committed(self._first, is_start=True)
-        return self._first.to_json()
+                self._initial = pin(session, options, self._initial)
+                self._note_committed(self._initial, is_start=True)
+        return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_rows_per_batch
@@ -116,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = self._plan(begin, self._ends(begin))
         self._latest = plan.latest
         offsets = plan.latest.offsets
-        if self._waits(begin, offsets) and not plan.new:
+        if self._must_wait(begin, offsets) and not plan.new:
             return start
         self._planned_at = time.monotonic()
         if isinstance(limit, ReadMaxRows):
@@ -125,32 +129,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts, _ = self._connect().log_bounds(plan.new)
             offsets = {**offsets, **starts}
         elif offsets == begin.offsets:
-            return start  # another text, as with the cluster's id, would be a batch without data
+            # Not `plan.latest`: its text may differ, as by the cluster's id, and Spark would run a
+            # batch without data.
+            return start
         return attrs.evolve(plan.latest, offsets=offsets).to_json()
 
-    def _waits(self, begin: Positions, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Whether there are too few unread offsets for a batch. The trigger AvailableNow reads them
-        all."""
+    def _must_wait(self, begin: Positions, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Whether there are too few unread offsets for a batch. The trigger AvailableNow reads all
+        of them, however few."""
         unread = sum(offset - begin.offsets[tp] for tp, offset in offsets.items())
         waited = time.monotonic() - self._planned_at
         options = self._options
-        few = unread < options.min_rows_per_batch and waited < options.max_trigger_delay
-        return few and self._target is None
+        has_few = unread < options.min_rows_per_batch and waited < options.max_trigger_delay
+        return has_few and self._target is None
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else self._latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         before, after = Positions.from_json(start), Positions.from_json(end)
-        begins = self._begins(before, after)
+        starts = self._batch_starts(before, after)
         ranges = [
-            Range(tp, after.topic_ids[tp.topic], begins[tp], offset, after.cluster_id)
+            Range(tp, after.topic_ids[tp.topic], starts[tp], offset, after.cluster_id)
             for tp, offset in after.offsets.items()
-            if tp in begins and same_topic(tp.topic, before.topic_ids, after.topic_ids)
+            if tp in starts and may_be_same_topic(tp.topic, before.topic_ids, after.topic_ids)
         ]
         for r in ranges:
-            if r.start > r.end:  # as of a first batch whose start "latest" has moved
-                data_loss(
+            if r.start > r.end:  # as in a first batch whose start, `latest`, was looked up again
+                report_data_loss(
                     f"{r.tp} is to be read from {r.start}, but the batch was planned to end at"
                     f" {r.end}: start the query as it was first started, with startingOffsets in"
                     " JSON",
@@ -159,9 +165,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least, most = self._options.min_partitions, self._options.max_records_per_partition
         return [InputPartition(r) for r in split(ranges, least, most)]
 
-    def _begins(self, before: Positions, after: Positions) -> Mapping[TopicPartition, int]:
-        """Return where a batch begins. One that Spark's own connector has planned may have new
-        partitions, and reads them from their start; in one of this source they have no rows."""
+    def _batch_starts(self, before: Positions, after: Positions) -> Mapping[TopicPartition, int]:
+        """Return where a batch begins in each partition. A batch that Spark's own connector planned
+        reads new partitions from the log's start. In one that this source planned, which has topic
+        ids, new partitions have no rows yet, and no start."""
         new = [tp for tp in after.offsets if tp not in before.offsets]
         if not new or any(after.topic_ids.values()):
             return before.offsets
@@ -179,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if held is not None and (held.offsets, held.topic_ids) == (done.offsets, done.topic_ids):
             return
-        if self._target is None and time.monotonic() < self._commit_again_at:
+        if self._target is None and time.monotonic() < self._next_commit_at:
             return
         from kafkagroup.spark.commits import commit
 
@@ -188,18 +195,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             commit(self._connect(), group, done, timeout)
             self._note_committed(done, is_start=False)
         except KafkaGroupError as error:
-            self._commit_again_at = time.monotonic() + _COMMIT_PAUSE
+            self._next_commit_at = time.monotonic() + _COMMIT_PAUSE
             logger.warning("offsets are not committed to group %r: %s", group, error)
 
     def _note_committed(self, positions: Positions, *, is_start: bool) -> None:
         if not self._options.source_commits:
-            return  # the listener has committed more than this process knows
-        self._committed, self._is_start = positions, is_start
+            return  # the listener commits, and this process does not know what
+        self._committed, self._committed_is_start = positions, is_start
         self._renewed_at = time.monotonic()
 
     def _renew(self) -> None:
-        """Look up once a minute whether the group still has what was committed: a query without new
-        records commits nothing, and brokers delete old offsets of a group without members."""
+        """Commit again what the group no longer has, once in `RENEWAL_INTERVAL`: a query without
+        new records commits nothing, and brokers delete old offsets of a group without members."""
         held, group = self._committed, self._options.group_id
         if held is None or group is None:
             return
@@ -210,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._renewed_at = time.monotonic()
         try:
             timeout = min(_COMMIT_TIMEOUT, self._options.api_timeout)
-            renew(self._connect(), group, held, first=self._is_start, timeout=timeout)
+            renew(self._connect(), group, held, is_start=self._committed_is_start, timeout=timeout)
         except KafkaGroupError as error:
             logger.warning("offsets of group %r are not renewed: %s", group, error)
 
@@ -227,17 +234,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._logs
 
     def _ends(self, begin: Positions) -> LogEnds:
-        """Return the ends of the logs; those at the start of a query of the trigger AvailableNow,
-        where that has found all partitions of `begin`."""
+        """Return the ends of the logs: with the trigger AvailableNow those at the start of the
+        query, and for partitions of `begin` that were not found then, those at the first look-up
+        since."""
         session, target = self._connect(), self._target
         session.expect_cluster(begin.cluster_id)
         if target is None:
-            return session.ends_of(begin, self._in_trouble)
+            return session.ends_of(begin, self._unavailable)
         missing = {
             tp
             for tp in begin.offsets
             if tp not in target.offsets
-            or not same_topic(tp.topic, begin.topic_ids, target.topic_ids)
+            or not may_be_same_topic(tp.topic, begin.topic_ids, target.topic_ids)
         }
         if missing - self._looked_up:
             found = session.ends_of(begin, target.errors)
@@ -253,19 +261,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return target
 
     def _plan(self, begin: Positions, ends: LogEnds) -> Plan:
-        """Return what can be read. A partition keeps its position while it is not described, until
-        its topic is deleted or recreated.
+        """Return what can be read, and report what cannot, once.
 
-        Raises: DataLossError, see `data_loss`; BrokerError for a topic that does not exist or may
-        not be read.
+        Raises: DataLossError, see `report_data_loss`; BrokerError for a topic that does not exist
+        or may not be read.
         """
-        plan = planned(begin, ends, self._options)
+        plan = plan_batch(begin, ends, self._options)
         for loss in plan.losses:
             if loss not in self._reported:
-                data_loss(loss, self._options)
-        if plan.errors.keys() - self._in_trouble:
+                report_data_loss(loss, self._options)
+        if plan.errors.keys() - self._unavailable:
             logger.warning("not read for now: %s", "; ".join(map(str, plan.errors.values())))
-        self._reported, self._in_trouble = set(plan.losses), {*plan.errors, *plan.deleted}
+        self._reported, self._unavailable = set(plan.losses), {*plan.errors, *plan.deleted}
         return plan
 
     # ------------------------------------------------------------ reading

@@ -1,8 +1,8 @@
 """How far a stream is behind the ends of its logs: in the progress of its query, and for a monitor.
 
-Spark's API for Python sources has no metrics, so `metrics` of a source's progress stays empty. The
-source puts them into its `latestOffset` there, which Spark only shows. Their names are those of
-Spark's own connector.
+Spark's API for Python sources has no metrics, so `metrics` in a source's progress stays empty. The
+source puts its metrics into `latestOffset` of the progress, which Spark only shows. They are named
+as those of Spark's own connector.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 __all__ = ["METRICS", "MetricsListener", "Spread", "StreamMetrics", "stream_metrics", "to_metrics"]
 
 METRICS = "metrics"
-"""Where in a source's `latestOffset` they are."""
+"""The key of the metrics in a source's `latestOffset`."""
 
 
 @attrs.frozen
@@ -31,7 +31,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Collection[float]) -> Spread | None:
-        """Return that of these values; None if there are none."""
+        """Return the spread of these values; None if there are none."""
         return cls(min(values), sum(values) / len(values), max(values)) if values else None
 
 
@@ -57,8 +57,8 @@ class StreamMetrics:
 
 
 def to_metrics(offsets: Collection[int], seconds: Collection[float]) -> dict[str, float]:
-    """Return the metrics as the progress has them: of the partitions' offsets and seconds behind
-    the ends of their logs. What is unknown is left out."""
+    """Return the metrics in the form of the progress, from the offsets and the seconds by which
+    each partition is behind the end of its log. An empty collection gives no metrics."""
     spreads = {"Offsets": Spread.of(offsets), "Seconds": Spread.of(seconds)}
     return {
         f"{statistic}{kind}BehindLatest": value
@@ -75,7 +75,7 @@ def _spread(metrics: Mapping[str, float], kind: str) -> Spread | None:
 
 
 def stream_metrics(progress: Any) -> list[StreamMetrics]:
-    """Return the metrics of a `StreamingQueryProgress`, for each source of this library's."""
+    """Return the metrics in a `StreamingQueryProgress` of each source of this library."""
     return [
         StreamMetrics(
             query=progress.name or str(progress.id),
@@ -107,15 +107,15 @@ def _metrics(latest: str | None) -> Mapping[str, float] | None:
 
 
 class MetricsListener(StreamingQueryListener):
-    """Has the metrics of the running queries: `spark.streams.addListener(MetricsListener())`."""
+    """Keeps the metrics of the running queries: `spark.streams.addListener(MetricsListener())`."""
 
     def __init__(self) -> None:
         self._latest: Mapping[str, tuple[StreamMetrics, ...]] = {}
 
     @property
     def latest(self) -> list[StreamMetrics]:
-        """The metrics of the last batch of each query that runs, one for each source of this
-        library's. May be read in any thread."""
+        """The metrics of the last batch of each running query, one for each source of this library.
+        May be read in any thread."""
         return [metrics for of_query in self._latest.values() for metrics in of_query]
 
     def onQueryStarted(self, event: Any) -> None:

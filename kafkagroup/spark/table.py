@@ -11,7 +11,7 @@ from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark.filters import Selection, select
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import Range, split
-from kafkagroup.spark.reading import data_loss, inside, positions_at, read
+from kafkagroup.spark.reading import clamped, positions_at, read, report_data_loss
 
 if TYPE_CHECKING:
     import pyarrow
@@ -43,12 +43,12 @@ class TableReader(DataSourceReader):
             first = positions_at(session, options.starting_offsets, options, starts, ends, ids)
             last = positions_at(session, options.ending_offsets, options, starts, ends, ids)
             needed = self._selection
-            since = {tp: needed.since for tp in partitions if needed.since and needed.has(tp)}
+            since = {tp: needed.since for tp in partitions if needed.since and needed.includes(tp)}
             floors = session.offsets_at(since)
         ranges = []
         for tp in partitions:
             if last[tp] < starts[tp] and (first[tp] <= last[tp] or first[tp] == starts[tp]):
-                data_loss(
+                report_data_loss(
                     f"{tp} is to be read up to {last[tp]} by endingOffsets, but has {starts[tp]} to"
                     f" {ends[tp]}: retention has moved past the end",
                     options,
@@ -59,11 +59,11 @@ class TableReader(DataSourceReader):
                     f"{tp} is to be read from {first[tp]} to {last[tp]}: startingOffsets lie after"
                     " endingOffsets"
                 )
-            start, end = inside(tp, first[tp], starts[tp], ends[tp], options), last[tp]
+            start, end = clamped(tp, first[tp], starts[tp], ends[tp], options), last[tp]
             if end > ends[tp]:
-                data_loss(f"{tp} is to be read up to {end}, but ends at {ends[tp]}", options)
+                report_data_loss(f"{tp} is to be read up to {end}, but ends at {ends[tp]}", options)
                 end = ends[tp]
-            if needed.has(tp):
+            if needed.includes(tp):
                 start, end = needed.narrow(max(start, floors.get(tp, 0)), end)
                 ranges.append(Range(tp, ids[tp.topic], start, end, cluster_id))
         tasks = split(ranges, options.min_partitions, options.max_records_per_partition)
@@ -78,12 +78,12 @@ class TableReader(DataSourceReader):
 
 
 class FilteringTableReader(TableReader):
-    """The same, with Spark's filters. A class of its own: while pushing filters is off, Spark
-    refuses a reader that could take them."""
+    """A topic as a table, with the filters that Spark pushes down. It is a class of its own because
+    Spark refuses a reader with `pushFilters` while filter pushdown is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take filters, and return those that Spark must still evaluate."""
+        """Keep what the filters select, and return those that Spark must still evaluate."""
         options = self._options
         fields = set(self._schema.names) - set(options.columns) if options.parse else ()
-        self._selection, left = select(filters, fields)
-        return left
+        self._selection, remaining = select(filters, fields)
+        return remaining

@@ -78,8 +78,8 @@ def test_other_filters_are_left_to_spark(one: Filter) -> None:
 
 def test_a_selection_checks_partitions_and_narrows_offsets() -> None:
     selection = Selection(partitions=frozenset([1]), first=5, end=9)
-    assert selection.has(TopicPartition("a", 1))
-    assert not selection.has(TopicPartition("a", 2))
+    assert selection.includes(TopicPartition("a", 1))
+    assert not selection.includes(TopicPartition("a", 2))
     # Of the last two ranges nothing is selected.
     assert [selection.narrow(*range_) for range_ in ((0, 20), (6, 8), (0, 3), (12, 20))] == [
         (5, 9),

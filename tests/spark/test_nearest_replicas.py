@@ -133,11 +133,11 @@ def test_the_leader_has_the_records_that_a_replica_lacks_yet() -> None:
 def test_the_leader_is_asked_again_after_five_minutes() -> None:
     now = 0.0
     replicas = NearestReplicas(lambda: now)
-    replicas.note_named(TP, 2)
-    assert replicas.named(TP) == 2
+    replicas.note_preferred(TP, 2)
+    assert replicas.preferred(TP) == 2
     now = 300.0
-    assert replicas.named(TP) is None
+    assert replicas.preferred(TP) is None
     replicas.note_refused(TP)
-    assert (replicas.named(TP), replicas.is_refused(TP)) == (None, True)
+    assert (replicas.preferred(TP), replicas.is_refused(TP)) == (None, True)
     now = 600.0
     assert not replicas.is_refused(TP)
