@@ -24,7 +24,7 @@ _KEY_VERSION = b"\0\1"
 """Version 1 of OffsetCommitKey. `events.event_of` decodes version 0, which old brokers wrote."""
 _VALUE_V3, _VALUE_V4 = 3, 4
 _METADATA_AT = 14
-"""Where the length of the metadata stands in both versions, after version, offset and epoch."""
+"""The position of the metadata's length in both versions, after version, offset and epoch."""
 _TOPIC_ID_HEADER = bytes((1, 0, 16))
 """The tagged fields of a value of version 4 with a topic id, before the id: one field, its tag 0,
 its size 16."""
@@ -52,7 +52,7 @@ def decode_commits(
 ) -> CommitColumns:
     """Decode the commits among these records. `commit_type` is the type of their structs. A time
     after `last_millisecond` is replaced by it."""
-    index, names = _keys(keys)
+    key_index, distinct_keys = _keys(keys)
     starts, lengths, data = _bytes(values)
     is_tombstone = np.asarray(values.is_null())
     version = _number(data, starts, 0, ">i2", lengths >= 2)
@@ -66,21 +66,21 @@ def decode_commits(
     )
     has_no_tags = (tagged == 1) & (_number(data, starts, time_at + 8, "u1", tagged == 1) == 0)
     is_whole = np.where(version == _VALUE_V3, tags_size == 0, has_id | has_no_tags)
-    rows = np.flatnonzero((index >= 0) & (is_tombstone | (is_known & (size >= 0) & is_whole)))
+    rows = np.flatnonzero((key_index >= 0) & (is_tombstone | (is_known & (size >= 0) & is_whole)))
     texts, is_text = _texts(data, starts + metadata_at, np.where(is_tombstone, 0, size), rows)
     rows, texts = rows[is_text], texts.filter(pa.array(is_text))
-    # From here on, of the rows only.
+    # From here on, all arrays have an element for each of `rows` only.
     removed, value_starts, time_at = is_tombstone[rows], starts[rows], time_at[rows]
     has_value = ~removed
-    named = names.take(pa.array(index[rows]))
+    row_keys = distinct_keys.take(pa.array(key_index[rows]))
     epoch = _number(data, value_starts, 10, ">i4", has_value)
     time = _number(data, value_starts, time_at, ">i8", has_value)
     columns = {
-        "topic": named.field("topic"),
+        "topic": row_keys.field("topic"),
         "topic_id": _ids(
             data, value_starts + time_at + 8 + len(_TOPIC_ID_HEADER), has_id[rows] & has_value
         ),
-        "partition": named.field("partition"),
+        "partition": row_keys.field("partition"),
         "offset": pa.array(_number(data, value_starts, 2, ">i8", has_value), mask=removed),
         "leader_epoch": pa.array(epoch, mask=removed | (epoch < 0)),
         "metadata": pc.if_else(pa.array(has_value), texts, None),
@@ -93,20 +93,21 @@ def decode_commits(
     arrays = [columns[field.name].cast(field.type) for field in commit_type]
     return CommitColumns(
         pa.array(rows),
-        named.field("group"),
+        row_keys.field("group"),
         pa.array(removed),
         pa.StructArray.from_arrays(arrays, fields=[*commit_type]),
     )
 
 
 def _keys(keys: pa.Array) -> tuple[_Array, pa.StructArray]:
-    """Return for each record the index of its key, -1 if it is no commit, and the keys."""
+    """Return for each record the index of its key, -1 if it is no commit, and the distinct keys."""
     encoded = keys.dictionary_encode()
     found = [_key(key) for key in encoded.dictionary.to_pylist()]
     kept = [n for n, key in enumerate(found) if key is not None]
-    of_key = np.full(len(found) + 1, -1, np.int64)  # the last one for records without a key
-    of_key[kept] = np.arange(len(kept))
-    index = of_key[np.asarray(encoded.indices.fill_null(len(found)))]
+    # The last element is for records without a key.
+    index_of_key = np.full(len(found) + 1, -1, np.int64)
+    index_of_key[kept] = np.arange(len(kept))
+    index = index_of_key[np.asarray(encoded.indices.fill_null(len(found)))]
     group, topic, partition = zip(*(found[n] for n in kept), strict=True) if kept else ((), (), ())
     arrays = [
         pa.array(group, pa.string()),
@@ -117,7 +118,7 @@ def _keys(keys: pa.Array) -> tuple[_Array, pa.StructArray]:
 
 
 def _key(data: bytes | None) -> tuple[str, str, int] | None:
-    """Return group, topic and partition; None for the key of another record."""
+    """Return group, topic and partition of an OffsetCommitKey; None for a key of another type."""
     if data is None or data[:2] != _KEY_VERSION:
         return None
     topic_at = 4 + int.from_bytes(data[2:4], "big", signed=True)
@@ -136,7 +137,8 @@ def _key(data: bytes | None) -> tuple[str, str, int] | None:
 
 
 def _bytes(values: pa.Array) -> tuple[_Array, _Array, _Array]:
-    """Return the start and length of each value, 0 for null, and the bytes of all."""
+    """Return the start and the length of each value, and the bytes of all values. The length of
+    null is 0."""
     values = values.cast(pa.large_binary())
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
@@ -145,16 +147,17 @@ def _bytes(values: pa.Array) -> tuple[_Array, _Array, _Array]:
 
 
 def _number(data: _Array, starts: _Array, at: Any, kind: str, where: _Array) -> _Array:
-    """Return the number at `at` of each value, 0 where there is none."""
+    """Return the number of NumPy type `kind` at position `at` of each value; 0 where `where` is
+    false."""
     size = np.dtype(kind).itemsize
-    made = np.zeros(len(starts), np.int64)
+    numbers = np.zeros(len(starts), np.int64)
     places = (starts + at)[where]
-    made[where] = data[places[:, None] + np.arange(size)].view(kind)[:, 0]
-    return made
+    numbers[where] = data[places[:, None] + np.arange(size)].view(kind)[:, 0]
+    return numbers
 
 
 def _begins(data: _Array, starts: _Array, prefix: bytes, lengths: _Array) -> _Array:
-    """Whether each begins with `prefix`."""
+    """Return whether the bytes at each start, of which there are `lengths`, begin with `prefix`."""
     enough = lengths >= len(prefix)
     found = np.zeros(len(starts), bool)
     places = starts[enough][:, None] + np.arange(len(prefix))
@@ -165,8 +168,8 @@ def _begins(data: _Array, starts: _Array, prefix: bytes, lengths: _Array) -> _Ar
 def _metadata(
     data: _Array, starts: _Array, lengths: _Array, version: _Array, is_known: _Array
 ) -> tuple[_Array, _Array]:
-    """Return the length of each value's metadata, and where it begins. The length is -1 if the
-    metadata is null, longer than 126 bytes in version 4, or not within the value."""
+    """Return the length of each value's metadata, and its position in the value. The length is -1
+    if the metadata is null, longer than 126 bytes in version 4, or not within the value."""
     plain = _number(data, starts, _METADATA_AT, ">i2", is_known & (version == _VALUE_V3))
     # A compact string begins with its length + 1 as a varint, which is one byte up to length 126.
     compact = _number(data, starts, _METADATA_AT, "u1", is_known & (version == _VALUE_V4))
@@ -177,7 +180,7 @@ def _metadata(
 
 
 def _texts(data: _Array, starts: _Array, sizes: _Array, rows: _Array) -> tuple[pa.Array, _Array]:
-    """Return the text of each row, and whether it is one."""
+    """Return the text of each row, and whether its bytes are UTF-8."""
     found: list[str] = [""] * len(rows)
     is_text = np.ones(len(rows), bool)
     for n in np.flatnonzero(sizes[rows] > 0):
@@ -190,7 +193,8 @@ def _texts(data: _Array, starts: _Array, sizes: _Array, rows: _Array) -> tuple[p
 
 
 def _ids(data: _Array, starts: _Array, where: _Array) -> pa.Array:
-    """Return the topic id of each value, null where there is none."""
+    """Return the topic id at each start as text; null where `where` is false, and for the zero
+    id."""
     content = data[starts[where][:, None] + np.arange(_ID_BYTES)].tobytes()
     encoded = pa.Array.from_buffers(
         pa.binary(_ID_BYTES), int(where.sum()), [None, pa.py_buffer(content)]

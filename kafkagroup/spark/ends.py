@@ -30,11 +30,12 @@ LOG_ENDS = (
     "topic string, topic_id string, partition int, log_start bigint, log_end bigint,"
     " time timestamp, looked_up boolean"
 )
-"""The schema, as Spark's DDL."""
+"""The schema, as Spark's DDL. `looked_up`: whether the end is that at the time of a commit, and not
+at that of the run."""
 
 _SAMPLES = 60
-"""For how many commits of a partition one run looks the log end up, evenly spread, beside the last
-ones of each group, which `evaluation` uses: as many as a plot can show."""
+"""The number of commits of a partition, evenly spread, for which one run looks up the log's end: as
+many as a plot can show. The last commits of each group, which `evaluation` uses, are added."""
 
 
 def log_ends(
@@ -46,7 +47,7 @@ def log_ends(
     """Return the ends of the logs that groups read, now and at the times of these commits.
 
     `options` are the connection options. `before`: the table of `latest_commits` before these
-    commits; of its partitions, the ends now are returned too. Raises: BrokerError; TransportError.
+    commits; the ends of its partitions now are returned, too. Raises: BrokerError; TransportError.
     """
     found = look_up(options, _times(commits, before))
     now = datetime.now(UTC)
@@ -66,7 +67,8 @@ def log_ends(
 
 
 def _times(commits: DataFrame, before: DataFrame | None) -> dict[TopicPartition, list[int]]:
-    """Return partition -> the times to look up besides now, in milliseconds, sorted."""
+    """Return partition -> the past times for which its log's end is looked up, in milliseconds,
+    sorted."""
     times = commits.where("NOT removed").selectExpr(
         "topic",
         "partition",
@@ -107,7 +109,7 @@ class LogEnd:
     tp: TopicPartition
     topic_id: str
     at: int | None
-    """Milliseconds since the epoch; None for now."""
+    """The time in milliseconds since the epoch; None for now."""
     start: int
     """The log's start now, also for an end in the past."""
     end: int

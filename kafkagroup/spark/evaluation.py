@@ -1,8 +1,8 @@
 """The status of a group's consumption of a partition, by Burrow's rules. Pure.
 
-The rules use the last commits, not a threshold: a lag that shrinks is healthy, a small one that
-does not change is not. The first rule that applies decides. Source: Burrow's wiki, "Consumer Lag
-Evaluation Rules".
+The rules use the last commits, and no threshold: a lag that shrinks is healthy, and a small lag
+that does not shrink is not. The first rule that applies decides. Source: Burrow's wiki, "Consumer
+Lag Evaluation Rules".
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import attrs
 __all__ = ["WINDOW", "Commit", "Status", "evaluate"]
 
 WINDOW = 10
-"""How many of the last commits are evaluated."""
+"""The number of last commits that are evaluated."""
 
 
 class Status(IntEnum):
-    """The status of a partition; a higher value is worse. A group has that of its worst
+    """The status of a partition; a higher value is worse. A group has the status of its worst
     partition."""
 
     OK = 0
@@ -50,7 +50,7 @@ def evaluate(
     """Return the status of a partition.
 
     `window`: the last commits, at most `WINDOW`, oldest first; `ends`: the recent log ends; `lag`:
-    the current lag. A lag of up to `allowed` counts as none.
+    the current lag. A lag of up to `allowed` records counts as none.
     """
     if not window or lag <= allowed:
         return Status.OK

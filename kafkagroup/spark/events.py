@@ -35,10 +35,10 @@ def schema() -> pyarrow.Schema:
 
     text, int32, int64, time = pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC")
 
-    def many(element: Any) -> Any:
+    def list_of(element: Any) -> Any:
         return pa.list_(pa.field("element", element))
 
-    partitions = many(pa.struct({"topic": text, "topic_id": text, "partition": int32}))
+    partitions = list_of(pa.struct({"topic": text, "topic_id": text, "partition": int32}))
     commit = {
         "topic": text,
         "topic_id": text,
@@ -67,7 +67,7 @@ def schema() -> pyarrow.Schema:
         "state": int32,
         "session_timeout_ms": int32,
         "rebalance_timeout_ms": int32,
-        "topics": many(text),
+        "topics": list_of(text),
         "regex": text,
         "assigned": partitions,
         "target": partitions,
@@ -84,18 +84,18 @@ def schema() -> pyarrow.Schema:
             "removed": pa.bool_(),
             "commit": pa.struct(commit),
             "generation": pa.struct(generation),
-            "members": many(pa.struct(member)),
-            "names": many(pa.struct({"topic_id": text, "topic": text})),
+            "members": list_of(pa.struct(member)),
+            "names": list_of(pa.struct({"topic_id": text, "topic": text})),
             "undecoded": pa.struct({"reason": text, "key": pa.binary(), "value": pa.binary()}),
         }
     )
 
 
 READ_COLUMNS = "partition,offset,timestamp,key,value"
-"""The columns that are read of the topic."""
+"""The columns that `to_events` needs of each record, as the option `columns`."""
 
-_LAST = 253_402_300_799_999
-"""The end of the year 9999, beyond which Spark shows no time."""
+_MAX_MILLISECONDS = 253_402_300_799_999
+"""The end of the year 9999, after which Spark cannot show a time."""
 
 _KINDS = {
     module.__name__: module.__name__.rpartition(".")[2]
@@ -109,21 +109,24 @@ def event_of(key: bytes | None, value: bytes | None) -> dict[str, Any]:
     decoded = decode_group_record(key, value)
     if isinstance(decoded, Undecoded):
         return {"undecoded": {"reason": decoded.reason, "key": key, "value": value}}
-    about, content = decoded.key, decoded.value
+    record_key, content = decoded.key, decoded.value
     event = {
-        "record": type(about).__name__.removesuffix("Key"),
-        "kind": _KINDS[type(about).__module__],
-        "group_id": about.group if hasattr(about, "group") else about.group_id,
+        "record": type(record_key).__name__.removesuffix("Key"),
+        "kind": _KINDS[type(record_key).__module__],
+        "group_id": record_key.group if hasattr(record_key, "group") else record_key.group_id,
         "removed": content is None,
     }
-    if isinstance(about, _COMMITS):
-        event["commit"] = _commit(about, content)
-    elif hasattr(about, "member_id"):
+    if isinstance(record_key, _COMMITS):
+        event["commit"] = _commit_fields(record_key, content)
+    elif hasattr(record_key, "member_id"):
         event["members"] = [
-            {"member_id": about.member_id, **({} if content is None else _member(content))}
+            {
+                "member_id": record_key.member_id,
+                **({} if content is None else _member_fields(content)),
+            }
         ]
     elif isinstance(content, classic.GroupMetadataValue):
-        event |= _classic(content)
+        event |= _classic_fields(content)
     elif isinstance(
         content,
         consumer.ConsumerGroupMetadataValue
@@ -138,7 +141,7 @@ def event_of(key: bytes | None, value: bytes | None) -> dict[str, Any]:
     return event
 
 
-def _commit(key: Any, value: Any) -> dict[str, Any]:
+def _commit_fields(key: Any, value: Any) -> dict[str, Any]:
     commit = {"topic": key.topic, "partition": key.partition}
     if value is None:
         return commit
@@ -156,7 +159,7 @@ def _commit(key: Any, value: Any) -> dict[str, Any]:
     return commit
 
 
-def _classic(value: classic.GroupMetadataValue) -> dict[str, Any]:
+def _classic_fields(value: classic.GroupMetadataValue) -> dict[str, Any]:
     return {
         "generation": {
             "number": value.generation,
@@ -175,15 +178,16 @@ def _classic(value: classic.GroupMetadataValue) -> dict[str, Any]:
                 "epoch": value.generation,
                 "session_timeout_ms": member.session_timeout,
                 "rebalance_timeout_ms": member.rebalance_timeout,
-                **(_consumer(member) if value.protocol_type == "consumer" else {}),
+                **(_consumer_fields(member) if value.protocol_type == "consumer" else {}),
             }
             for member in value.members
         ],
     }
 
 
-def _consumer(member: classic.MemberMetadata) -> dict[str, Any]:
-    """Decode the subscription and the assignment of a consumer, which brokers do not check."""
+def _consumer_fields(member: classic.MemberMetadata) -> dict[str, Any]:
+    """Decode the subscription and the assignment of a classic consumer. Brokers do not check them:
+    what cannot be decoded is left out."""
     found: dict[str, Any] = {}
     try:
         subscription = decode_subscription(member.subscription)
@@ -195,7 +199,7 @@ def _consumer(member: classic.MemberMetadata) -> dict[str, Any]:
     return found
 
 
-def _member(value: Any) -> dict[str, Any]:
+def _member_fields(value: Any) -> dict[str, Any]:
     """Return the fields of a member from a record of a consumer, share or streams group."""
     match value:
         case consumer.ConsumerGroupMemberMetadataValue():
@@ -259,7 +263,7 @@ def _id(topic_id: UUID) -> str | None:
 def _time(milliseconds: int) -> int | None:
     """Return microseconds, the unit of Arrow and Spark; None for a negative time, which means that
     there is none."""
-    return None if milliseconds < 0 else min(milliseconds, _LAST) * 1000
+    return None if milliseconds < 0 else min(milliseconds, _MAX_MILLISECONDS) * 1000
 
 
 def to_events(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -276,17 +280,20 @@ def to_events(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.Record
 
     for batch in batches:
         commits = decode_commits(
-            batch.column("key"), batch.column("value"), arrow_schema.field("commit").type, _LAST
+            batch.column("key"),
+            batch.column("value"),
+            arrow_schema.field("commit").type,
+            _MAX_MILLISECONDS,
         )
         if count := len(commits.rows):
             yield _commit_rows(batch.take(commits.rows), commits, arrow_schema)
         if count == batch.num_rows:
             continue
-        others = pc.invert(pc.is_in(pa.array(range(batch.num_rows)), commits.rows))
-        batch = batch.filter(others)
+        is_other = pc.invert(pc.is_in(pa.array(range(batch.num_rows)), commits.rows))
+        batch = batch.filter(is_other)
         # As numbers: there are times in a log for which Python has no datetime.
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        others = (
+        columns = (
             batch.column(name).to_pylist() for name in ("partition", "offset", "key", "value")
         )
         rows = [
@@ -296,7 +303,7 @@ def to_events(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.Record
                 "log_time": time,
                 **event_of(key, value),
             }
-            for time, partition, offset, key, value in zip(times, *others, strict=True)
+            for time, partition, offset, key, value in zip(times, *columns, strict=True)
         ]
         yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema)
 
@@ -304,7 +311,7 @@ def to_events(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.Record
 def _commit_rows(
     batch: pyarrow.RecordBatch, commits: CommitColumns, arrow_schema: pyarrow.Schema
 ) -> pyarrow.RecordBatch:
-    """Return the rows of commits; `batch` has the places of these in the log."""
+    """Return the rows of commits; `batch` has the partition, offset and timestamp of each."""
     import pyarrow as pa
 
     columns = {

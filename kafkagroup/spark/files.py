@@ -1,6 +1,6 @@
-"""Files wherever Spark can write them, by Hadoop's file systems.
+"""Files wherever Spark can write them, by Hadoop's file systems in the driver's JVM.
 
-A session of Spark Connect has no JVM, through which they are called: it only reads, as tables.
+A session of Spark Connect has no JVM. There files can only be read, as tables of Spark.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ __all__ = [
 
 
 def check_has_jvm(spark: SparkSession, what: str) -> None:
-    """Raises: ConfigurationError in a session of Spark Connect."""
+    """Check that this is no session of Spark Connect. `what` needs the JVM: the subject of the
+    error. Raises: ConfigurationError."""
     if is_connect(spark):
         raise ConfigurationError(
             f"{what} needs the JVM of the Spark driver, which a Spark Connect session does not"
@@ -44,13 +45,13 @@ def check_has_jvm(spark: SparkSession, what: str) -> None:
 
 
 def exists(spark: SparkSession, name: str) -> bool:
-    """Whether there is such a file or folder."""
+    """Return whether there is a file or folder of this name."""
     files, path = _file_system(spark, name)
     return bool(files.exists(path))
 
 
 def last_number(spark: SparkSession, folder: str) -> int | None:
-    """Return the highest number that is the name of a file; None if there is none."""
+    """Return the highest number that is the name of a file in the folder; None if there is none."""
     return max((int(name) for name in names(spark, folder) if name.isdecimal()), default=None)
 
 
@@ -85,7 +86,8 @@ def read_text(spark: SparkSession, file: str) -> str:
 
 
 def write_text(spark: SparkSession, file: str, text: str) -> None:
-    """Write a file, or replace it. It appears whole, or not at all."""
+    """Write a file, or replace it. Readers see it whole, or not at all: there is none for a moment
+    while it is replaced."""
     files, path = _file_system(spark, file)
     draft = path.suffix(".draft")
     stream = files.create(draft, True)
@@ -98,7 +100,8 @@ def write_text(spark: SparkSession, file: str, text: str) -> None:
 
 
 def write_numbered(spark: SparkSession, folder: str, number: int, text: str) -> None:
-    """Write the file that `last_number` finds from then on, and delete those before it."""
+    """Write the file `number`, which `last_number` returns from then on, and then delete the files
+    with lower numbers."""
     write_text(spark, f"{folder}/{number}", text)
     for name in names(spark, folder):
         if name.isdecimal() and int(name) < number:
@@ -112,7 +115,7 @@ def delete(spark: SparkSession, name: str) -> None:
 
 
 def replace_folder(spark: SparkSession, draft: str, folder: str) -> None:
-    """Put the folder `draft` in the place of `folder`, which never has a part of it.
+    """Move the folder `draft` to the place of `folder`. Readers never see a part of it there.
 
     On a local disk of Linux, this is one step. Elsewhere there is no `folder` for a moment, or
     until the next call if this one is interrupted. The replaced folder stays beside it, hidden,
@@ -127,14 +130,14 @@ def replace_folder(spark: SparkSession, draft: str, folder: str) -> None:
         files.mkdirs(path.getParent())
         _rename(files, new, path)
     elif _is_local(files) and _exchange(new.toUri().getPath(), path.toUri().getPath()):
-        _rename(files, new, old)
+        _rename(files, new, old)  # after the exchange, the replaced folder is at `new`
     else:
         _rename(files, path, old)
         _rename(files, new, path)
 
 
 def can_exchange(spark: SparkSession, folder: str) -> bool:
-    """Whether `replace_folder` replaces folders within `folder` in one step."""
+    """Return whether `replace_folder` replaces folders within `folder` in one step."""
     files, path = _file_system(spark, folder)
     if not _is_local(files):
         return False
@@ -148,13 +151,15 @@ def _is_local(files: Any) -> bool:
     return bool(files.getUri().getScheme() == "file")
 
 
+# Constants of Linux's headers, which Python does not have.
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 
 def _exchange(one: str, other: str) -> bool:
-    """Exchange two folders in one step; False if the system or its file system cannot."""
+    """Exchange two folders in one step, by renameat2 of Linux. Return False if the system or the
+    file system does not support it."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False

@@ -46,16 +46,16 @@ _OPEN = {
     "rebalances": "slice(rebalances, -1, 1)",
     "ownership": "filter(ownership, s -> s.ended IS NULL)",
 }
-"""What later events may change, of each array."""
+"""Array of a timeline -> SQL for its elements that later events may change."""
 _CLOSED = {
     "rebalances": "slice(rebalances, 1, greatest(size(rebalances) - 1, 0))",
     "ownership": "filter(ownership, s -> s.ended IS NOT NULL)",
 }
-"""What they may not."""
+"""Array of a timeline -> SQL for its elements that later events cannot change."""
 
 
 def _in_micros(array: str, fields: str) -> str:
-    """Return SQL for an array of structs with these fields, and times as microseconds."""
+    """Return SQL for an array of structs with these fields, in which times are microseconds."""
     found = []
     for field in fields.split(", "):
         name, kind = field.split(": ")
@@ -93,8 +93,8 @@ def timelines(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
     and members as arrays, empty for streams groups, and the state from which the timelines of later
     events continue. The tables of this module are views of it.
 
-    `before` are the timelines of the events before these. Then the arrays have only the rebalances
-    and the ownership that these events have changed or that later ones may change.
+    `before` are the timelines of the earlier events. With them, the arrays have only the rebalances
+    and the ownership that the new events have changed or that later ones may change.
     """
     records = (
         events.where("group_id IS NOT NULL AND kind <> 'offsets'")
@@ -114,8 +114,8 @@ def timelines(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
 
 
 def _applied(records: DataFrame) -> DataFrame:
-    """Return the timelines of groups, from their `records` and, if there is one, their `state`
-    before these."""
+    """Return the timelines of groups. `records` has a row for each group with its `records`, and
+    may have its `state` before them."""
     schema = arrow_schema(StructType.fromDDL(_TIMELINE))
 
     def computed(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -130,8 +130,9 @@ def _applied(records: DataFrame) -> DataFrame:
 
 
 def rebalances(timelines: DataFrame, *, may_change: bool | None = None) -> DataFrame:
-    """Return the rebalances of each group, with their cause and duration; `may_change`: only the
-    last one of each group, which later events may change, or only the others.
+    """Return the rebalances of each group, with their cause and duration. `may_change`: True for
+    only the last one of each group, which later events may change, False for only the others, None
+    for all.
 
     `ended` is null if a rebalance has not ended, or if the next one began first. For a classic
     group, only the time after all members had joined is known, so `seconds` is a lower bound.
@@ -142,14 +143,14 @@ def rebalances(timelines: DataFrame, *, may_change: bool | None = None) -> DataF
 def ownership(timelines: DataFrame, *, may_change: bool | None = None) -> DataFrame:
     """Return which member owned which partition, in which generation and for how long; `ended` is
     null for the current owner. Between two owners, the partition was not consumed. A static member
-    that restarts has the same `instance_id` and another `member_id`. `may_change`: only the current
-    owners, which later events may change, or only the others."""
+    that restarts has the same `instance_id` and another `member_id`. `may_change`: True for only
+    the current owners, which later events may change, False for only the others, None for all."""
     return _rows("ownership", timelines, may_change)
 
 
 def _rows(array: str, timelines: DataFrame, may_change: bool | None) -> DataFrame:
-    some = {None: array, True: _OPEN[array], False: _CLOSED[array]}[may_change]
-    return timelines.selectExpr("group_id", f"inline({some})")
+    elements = {None: array, True: _OPEN[array], False: _CLOSED[array]}[may_change]
+    return timelines.selectExpr("group_id", f"inline({elements})")
 
 
 def members(timelines: DataFrame) -> DataFrame:
@@ -158,8 +159,8 @@ def members(timelines: DataFrame) -> DataFrame:
 
 
 def with_topic_names(ownership: DataFrame, topic_names: DataFrame) -> DataFrame:
-    """Return the table; where a row has only a topic id, `topic` is its name in `topic_names`, or
-    null if it is not there."""
+    """Return the table of `ownership` in which `topic` is set also where a row has only a topic id:
+    its name in `topic_names`, or null if it is not there."""
     names = topic_names.withColumnRenamed("topic", "known_name").dropDuplicates(["topic_id"])
     joined = ownership.join(names, "topic_id", "left")
     topic = "coalesce(topic, known_name) AS topic"
@@ -169,7 +170,7 @@ def with_topic_names(ownership: DataFrame, topic_names: DataFrame) -> DataFrame:
 
 
 def _timeline(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the row of a group; times are microseconds."""
+    """Return the timeline of a group, in the schema `_TIMELINE`; times are microseconds."""
     timeline = timeline_of(row["records"], _state(row.get("state")))
     state = timeline.state
     return {

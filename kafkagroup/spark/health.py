@@ -29,12 +29,12 @@ _EVALUATION = (
     " seconds double, reason string, last_commit timestamp, evaluated_at timestamp"
 )
 
-_LATELY = 100
-"""Seconds for which a log end counts as recent: the span of Burrow's ten samples."""
+_RECENT_SECONDS = 100
+"""A log end counts as recent for this long: the span of Burrow's ten samples."""
 
-_GAP = 2
-"""The largest distance of two adjacent records that is no sign of compaction: a transaction marker
-may lie between them."""
+_MAX_DISTANCE = 2
+"""The largest difference of the offsets of two adjacent records that is no sign of compaction: a
+transaction marker may lie between them."""
 
 
 def evaluation(
@@ -44,15 +44,16 @@ def evaluation(
     sample of its lag.
 
     `lag`: one sample of each; `latest`: the table of `latest_commits`; `log_ends`: at least the
-    recent ones; `allowed`: a lag up to this counts as none. `stuck`: the status is STALL or STOP.
+    recent ones; `allowed`: a lag of up to this many records counts as none. The column `stuck` is
+    true if the status is STALL or STOP.
     If the lag is unknown, `status` is null, and `reason` has the cause.
     """
     samples = lag.selectExpr(*KEY, "sampled_at AS evaluated_at", "lag", "seconds", "reason")
     sampled = samples.agg(F.max("evaluated_at").alias("sampled_at"))
-    # The rules ask only whether all recent ends are above an offset.
+    # The least end is enough: the rules only check whether all recent ends are above an offset.
     ends = (
         log_ends.crossJoin(F.broadcast(sampled))
-        .where(f"time >= sampled_at - INTERVAL {_LATELY} SECONDS")
+        .where(f"time >= sampled_at - INTERVAL {_RECENT_SECONDS} SECONDS")
         .groupBy("topic", "partition")
         .agg(F.min("log_end").alias("least_end"))
     )
@@ -79,7 +80,7 @@ def evaluation(
 
 
 def _evaluated(row: dict[str, object], allowed: int) -> dict[str, object]:
-    """Return a row of the table; times are microseconds."""
+    """Return a row of the table from a row of the joined inputs; times are microseconds."""
     window: Any = row["window"] or ()
     commits = [Commit(c["time"] / 1e6, c["committed"], c["lag"]) for c in window]
     status = None
@@ -112,16 +113,16 @@ def coverage(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
         ).limit(0)
     else:
         known = before.selectExpr("log_partition", "coverage AS known", "last_offset AS last")
-    apart = events.join(known, "log_partition", "left").selectExpr(
+    consecutive = events.join(known, "log_partition", "left").selectExpr(
         "log_partition",
         "log_offset",
         "log_time",
         "coalesce(lag(log_offset) OVER (PARTITION BY log_partition ORDER BY log_offset), last)"
         " AS before",
     )
-    # Offsets begin again if the topic was recreated.
-    is_gap = f"before IS NULL OR log_offset - before NOT BETWEEN 0 AND {_GAP}"
-    new = apart.groupBy("log_partition").agg(
+    # A negative difference is a gap, too: the topic was recreated.
+    is_gap = f"before IS NULL OR log_offset - before NOT BETWEEN 0 AND {_MAX_DISTANCE}"
+    new = consecutive.groupBy("log_partition").agg(
         F.expr(f"max_by(log_time, log_offset) FILTER (WHERE {is_gap}) AS since"),
         F.max("log_offset").alias("new_last"),
     )
@@ -133,9 +134,9 @@ def coverage(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
 
 
 def group_facts(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
-    """Return for each group its partition of `__consumer_offsets`, its kind, when it last lost a
-    record, and whether it has a record of its own, beside offsets. `before`: this table before
-    these events."""
+    """Return for each group its partition of `__consumer_offsets`, its kind, when a record of it
+    was last removed, and whether it has a record of its metadata, which a group that only commits
+    has not. `before`: this table before these events."""
     facts = (
         events.where("group_id IS NOT NULL")
         .groupBy("group_id")
@@ -187,11 +188,11 @@ def group_health(
     lag of a partition divided by the mean; null if the mean is 0. `gone_at` is when the group was
     deleted or expired, with all its offsets; null if it exists.
     """
-    worst = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
+    ranks = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
     names = " ".join(f"WHEN {status.value} THEN '{status.name}'" for status in Status)
     with_offsets = latest.select("group_id").distinct().withColumn("has_offsets", F.lit(True))
     by_partition = evaluation.groupBy("group_id").agg(
-        F.expr(f"max(CASE status {worst} END) AS worst"),
+        F.expr(f"max(CASE status {ranks} END) AS worst"),
         F.count("*").alias("partitions"),
         F.expr("count_if(stuck) AS stuck_partitions"),
         F.sum("lag").alias("lag"),
@@ -203,7 +204,7 @@ def group_health(
         F.expr("max(partitions) / nullif(avg(partitions), 0) AS skew"),
     )
     groups = facts.join(covered, "log_partition")
-    counted = (
+    rebalance_counts = (
         rebalances.where("members > 0")
         .join(groups.select("group_id", "coverage"), "group_id")
         .where("started >= coverage")
@@ -213,7 +214,7 @@ def group_health(
     joined = (
         groups.join(by_partition, "group_id", "left")
         .join(by_member, "group_id", "left")
-        .join(counted, "group_id", "left")
+        .join(rebalance_counts, "group_id", "left")
         .join(with_offsets, "group_id", "left")
         .withColumn("evaluated_at", F.timestamp_micros(F.lit(_micros(now))))
     )

@@ -1,8 +1,8 @@
 """The history of groups as tables, from the records of `__consumer_offsets`.
 
 `events` reads the topic, as a table or as a stream; the other functions are views of its result,
-and work on both. The topic is compacted: the first read is a snapshot, which does not show how
-often something happened before.
+and work on both. The topic is compacted: the first read shows the last state, and not how often it
+changed before.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ def events(
     if given := {"subscribe", "assign", "columns"} & {name.lower() for name in options}:
         raise ConfigurationError(f"options {', '.join(sorted(given))}: the topic is {TOPIC}")
     reader: Any = spark.readStream if streaming else spark.read
-    read = (
+    records = (
         reader.format("kafkagroup")
         .options(**{"isolation.level": "read_committed", **options})
         .option("subscribe", TOPIC)
         .option("columns", READ_COLUMNS)
         .load()
     )
-    return read.mapInArrow(to_events, from_arrow_schema(schema()))
+    return records.mapInArrow(to_events, from_arrow_schema(schema()))
 
 
 def compacted(events: DataFrame, before: datetime) -> DataFrame:
-    """Return the events without those that are older than `before` and that no table needs then.
+    """Return the events without those that are older than `before` and that no table needs.
 
     As the compaction of the topic does, this keeps the last record of each key, unless it is a
-    tombstone: the state of all groups at `before`. It keeps the last commits of a partition that
-    `evaluation` uses.
+    tombstone: the state of all groups at `before`. Of each committed partition it keeps the last
+    `WINDOW` commits, which `evaluation` uses.
     """
     is_old = F.coalesce(F.col("log_time") < F.lit(before), F.lit(False))
     # A record of a classic group has all its members; each other record has at most one.
@@ -74,10 +74,10 @@ def compacted(events: DataFrame, before: datetime) -> DataFrame:
         .selectExpr(
             "*",
             f"row_number() {latest} AS nth",
-            f"first_value(removed) {latest} AS is_gone",
+            f"first_value(removed) {latest} AS is_removed",
         )
-        .where(f"NOT is_gone AND nth <= IF(commit IS NULL, 1, {WINDOW})")
-        .drop("nth", "is_gone")
+        .where(f"NOT is_removed AND nth <= IF(commit IS NULL, 1, {WINDOW})")
+        .drop("nth", "is_removed")
     )
     return events.where(~is_old).union(kept)
 

@@ -1,8 +1,8 @@
 """The lag of groups in records and in seconds.
 
-The seconds are the age of the record at the committed offset, the oldest that the group has not
-processed; they do not depend on the rate of records. Log ends are read after the commits, so no lag
-is negative. An unknown value is null, and `reason` has the cause.
+The seconds are the age of the record at the committed offset, the oldest record that the group has
+not processed; they do not depend on the rate of records. Log ends are read after the commits, so no
+lag is negative. An unknown value is null, and `reason` has the cause.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _MAX_FETCHES = 50
 """The maximum of fetches in flight."""
 
 _FETCH_BYTES = 16 << 10
-"""Enough for one record; a broker sends a larger batch whole."""
+"""The limit of a fetch of one record. A broker returns the first batch whole, even if it is
+larger."""
 
 
 @attrs.frozen
@@ -53,7 +54,7 @@ class Committed:
 
 @attrs.frozen
 class Lag:
-    """One row of the table, without its time."""
+    """One row of the table, without its time. `start` and `end` are those of the log."""
 
     committed: Committed
     start: int | None = None
@@ -82,40 +83,40 @@ def lag(spark: SparkSession, options: Mapping[str, str], latest: DataFrame) -> D
     now = datetime.now(UTC)
     rows = [
         (
-            x.committed.group,
-            *x.committed.tp,
-            x.committed.offset,
-            x.start,
-            x.end,
-            x.lag,
-            x.seconds,
-            x.reason,
+            each.committed.group,
+            *each.committed.tp,
+            each.committed.offset,
+            each.start,
+            each.end,
+            each.lag,
+            each.seconds,
+            each.reason,
             now,
         )
-        for x in found
+        for each in found
     ]
     return frame(spark, rows, LAG)
 
 
 def measure(options: Mapping[str, str], wanted: Iterable[Committed]) -> list[Lag]:
     """Return the lag at each committed offset, in order. Raises: BrokerError; TransportError."""
-    given = list(wanted)
-    if not given:
+    commits = list(wanted)
+    if not commits:
         return []
-    topics = ",".join(sorted({committed.tp.topic for committed in given}))
+    topics = ",".join(sorted({committed.tp.topic for committed in commits}))
     with Logs(parse_options({**options, "subscribe": topics})) as logs:
-        existing, ids = logs.existing(committed.tp for committed in given)
+        existing, ids = logs.existing(committed.tp for committed in commits)
         starts, ends = logs.log_bounds(existing)
         now = time.time()
         unread = {
             (committed.tp, max(committed.offset, starts[committed.tp]))
-            for committed in given
+            for committed in commits
             if committed.tp in ends
             and committed.offset < ends[committed.tp]
             and _is_same_topic(committed, ids)
         }
         ages = _ages(logs, unread, ids, now)
-    return [_lag(committed, ids, starts, ends, ages) for committed in given]
+    return [_lag(committed, ids, starts, ends, ages) for committed in commits]
 
 
 def _lag(
@@ -155,9 +156,9 @@ def _ages(
     """Return the age in seconds of the first record at or after each offset, or why it is
     unknown."""
     ages: dict[tuple[TopicPartition, int], float | str] = {}
-    todo = sorted(wanted)
-    for n in range(0, len(todo), _MAX_FETCHES):
-        chunk = todo[n : n + _MAX_FETCHES]
+    offsets = sorted(wanted)
+    for n in range(0, len(offsets), _MAX_FETCHES):
+        chunk = offsets[n : n + _MAX_FETCHES]
         fetches = [
             logs.start_fetch(tp, ids[tp.topic], offset, _FETCH_BYTES) for tp, offset in chunk
         ]

@@ -1,7 +1,7 @@
 """The last commits of each group and partition, kept from run to run.
 
-A run merges the new commits into them. So neither the lag nor the status of a partition needs the
-older ones.
+A run merges the new commits into this table. So neither the lag nor the status of a partition needs
+older commits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEY = ("group_id", "topic", "partition")
 """The columns that identify a partition with a committed offset."""
 
 LAG_OF_COMMIT = "greatest(0, log_end - greatest(committed, log_start))"
-"""The lag of a committed offset by a log's start and end, as an expression of SQL."""
+"""The lag of a committed offset, in SQL, computed from the log's start and end."""
 
 
 def measured_commits(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
@@ -55,8 +55,8 @@ def latest_commits(
     """Return a row for each group and partition with a committed offset: its last commit, and in
     `recent` the time, offset and lag of the last `WINDOW` commits whose lag is known, oldest first.
 
-    `measured`: the table of `measured_commits`, None if no lag is known; `before`: this table
-    before these commits.
+    `measured`: the table of `measured_commits`, None if no lag is known; `before`: this table as it
+    was before these commits.
     """
     last = commits.groupBy(*KEY).agg(
         F.expr("max_by(struct(offset, topic_id, removed), log_offset) AS last")

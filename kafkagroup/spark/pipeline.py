@@ -47,7 +47,7 @@ from kafkagroup.spark.options import parse_options
 from kafkagroup.spark.ranges import Positions, capped
 from kafkagroup.spark.source import register
 from kafkagroup.spark.stored_tables import Tables
-from kafkagroup.spark.turns import election_of, elections_of, turn
+from kafkagroup.spark.turns import election_of, election_prefix, turn
 from kafkagroup.spark.weights import weights
 from kafkagroup.transport.identity import require_cluster
 from kafkagroup.types import TopicPartition
@@ -61,25 +61,25 @@ GROUP = "kafkagroup-pipeline"
 """The group that the job commits to. The tables leave it out: the job's commits are records that it
 has not read yet, so it always has a lag."""
 
-_ROWS = 1_000_000
-"""The maximum of offsets in one batch."""
+_MAX_BATCH_OFFSETS = 1_000_000
+"""The maximum of offsets in one batch of events."""
 
 _LAYOUT = 1
 """The version of the columns of all tables. After a change, a run computes all tables but the
 events again."""
 
 _UNFINISHED = -1
-"""In place of a run's number: rows that the next run may change."""
+"""The value of the column `run` of rows that the next run may change."""
 
 _RATE_WINDOW = timedelta(minutes=10)
 """The time over which the rate of new records is measured."""
 
 _PRUNE_INTERVAL = 0.1
-"""Expired rows are removed once in this fraction of the retention: a removal writes all other rows
-again."""
+"""The interval between two removals of expired rows, as a fraction of the retention: a removal
+writes all other rows again."""
 
 _MAX_PARTS = 100
-"""The number of parts of a table that are merged into one: each has a file, which costs time to
+"""A table with more parts than this has them merged into one: each has a file, which costs time to
 list and to open."""
 
 _GROWING = {
@@ -98,6 +98,7 @@ _GROWING = {
 """The tables that grow with each run -> the column by which retention applies."""
 
 _STATES = ("timelines", "latest_commits", "group_facts", "log_coverage")
+"""The tables of state, of which only the part of the last run is kept."""
 
 
 def run(
@@ -155,14 +156,14 @@ def _run(
     on_step: Callable[[str], object],
 ) -> None:
     on_step("events")
-    batch = _read(tables, options, group)
+    batch = _append_events(tables, options, group)
     now = datetime.now(UTC)
     this = _Run.next(tables)
     events = tables.read("events").where(F.col("batch") > this.batch_before).drop("batch")
-    others = _others(events, group)
-    before = None if retention is None else now - retention
+    others = _without_own_events(events, group)
+    cutoff = None if retention is None else now - retention
     for name, rows in chain(
-        _grown(this, others, options), _states_of_groups(this, events, others, before)
+        _grown(this, others, options), _states_of_groups(this, events, others, cutoff)
     ):
         on_step(name)
         this.add(name, rows)
@@ -181,9 +182,9 @@ def _run(
         _merge(this, batch)
 
 
-def _others(events: DataFrame, group: str) -> DataFrame:
+def _without_own_events(events: DataFrame, group: str) -> DataFrame:
     """Return the events without those of the pipeline itself."""
-    own = F.col("group_id").eqNullSafe(group) | F.col("group_id").startswith(elections_of(group))
+    own = F.col("group_id").eqNullSafe(group) | F.col("group_id").startswith(election_prefix(group))
     return events.where(~F.coalesce(own, F.lit(False)))
 
 
@@ -195,11 +196,12 @@ class _Run:
     number: int
     """0 if all tables are computed from all events."""
     batch_before: int
-    """The last batch of events that the run before has used; -1 for number 0."""
+    """The last batch of events that the previous run has used; -1 for number 0."""
 
     @classmethod
     def next(cls, tables: Tables) -> _Run:
-        """Return the run after the last one that has ended."""
+        """Return the run after the last one that has finished: number 0 if there is none, or if it
+        wrote tables of another `_LAYOUT`."""
         folder = tables.path("runs")
         last = last_number(tables.spark, folder)
         if last is not None:
@@ -220,27 +222,28 @@ class _Run:
         return self._part(name, self.number)
 
     def earlier(self, name: str) -> DataFrame | None:
-        """Return what the runs before have added to a table."""
+        """Return what all earlier runs have added to a table; None in run 0."""
         if self.number == 0:
             return None
         return self.tables.read(name).where(F.col("run") < self.number).drop("run")
 
     def before(self, name: str) -> DataFrame | None:
-        """Return a table of state as the run before has left it."""
+        """Return a table of state as the previous run has left it; None in run 0."""
         return None if self.number == 0 else self._part(name, self.number - 1)
 
     def _part(self, name: str, number: int) -> DataFrame:
         return self.tables.read(name).where(F.col("run") == number).drop("run")
 
     def finish(self, batch: int) -> None:
-        """Let the next run continue from this one."""
+        """Record this run, so that the next one continues from it. Before the record is written,
+        the state of the previous run must remain: this run would be repeated from it."""
         text = json.dumps({"layout": _LAYOUT, "batch": batch})
         write_numbered(self.tables.spark, self.tables.path("runs"), self.number, text)
         for name in _STATES:
             self.tables.delete_parts(name, "run", keep=self.number)
 
 
-def _read(tables: Tables, options: Mapping[str, str], group: str) -> int:
+def _append_events(tables: Tables, options: Mapping[str, str], group: str) -> int:
     """Append the events since the last run, batch by batch, and commit their end to the group.
     Return the number of the last batch.
 
@@ -261,12 +264,12 @@ def _read(tables: Tables, options: Mapping[str, str], group: str) -> int:
         partitions, ids = session.partitions()
         starts, ends = session.log_bounds(partitions)
         batch, done = _last_positions(tables, starts, ends, ids, group, session.cluster_id)
-        if batch < 0:  # of earlier runs, whose positions were deleted, nothing is used
+        if batch < 0:  # the first run, or the positions were deleted: earlier runs are not used
             delete(tables.spark, tables.path("runs"))
             if tables.exists("events"):
                 tables.delete_parts("events", "batch", keep=0)
-        while done.offsets != ends or batch < 0:
-            until = attrs.evolve(done, offsets=capped(done.offsets, ends, _ROWS))
+        while done.offsets != ends or batch < 0:  # at least one batch, so that the table exists
+            until = attrs.evolve(done, offsets=capped(done.offsets, ends, _MAX_BATCH_OFFSETS))
             bounds = {
                 "startingOffsets": json.dumps(done.by_topic()),
                 "endingOffsets": json.dumps(until.by_topic()),
@@ -288,8 +291,9 @@ def _last_positions(
     group: str,
     cluster_id: str | None,
 ) -> tuple[int, Positions]:
-    """Return the number of the last batch, -1 if there is none, and where the next one begins:
-    where that one ended, if its records still exist. Raises: ClusterChangedError."""
+    """Return the number of the last batch, -1 if there is none, and where the next one begins: at
+    the end of the last one, or at the log's start if that is higher or the topic was recreated.
+    Raises: ClusterChangedError."""
     folder = tables.path("positions")
     last = last_number(tables.spark, folder)
     before: Mapping[TopicPartition, int] = {}
@@ -306,7 +310,8 @@ def _grown(
     this: _Run, events: DataFrame, options: Mapping[str, str]
 ) -> Iterator[tuple[str, DataFrame]]:
     """Yield the name and new rows of each table that new commits and records add to, and the latest
-    commits. Some rows are computed from those that must be written before."""
+    commits. The caller writes each table before it takes the next one, which may be computed from
+    it."""
     yield "commits", history.commits(events)
     yield "generations", history.generations(events)
     yield "assignments", history.assignments(events)
@@ -328,23 +333,25 @@ def _grown(
 
 
 def _states_of_groups(
-    this: _Run, events: DataFrame, others: DataFrame, before: datetime | None
+    this: _Run, events: DataFrame, others: DataFrame, cutoff: datetime | None
 ) -> Iterator[tuple[str, DataFrame]]:
-    """Yield the name and rows of each table of the state of groups, without those that were deleted
-    or expired `before` a time."""
+    """Yield the name and rows of each table of the state of groups, without groups that were
+    deleted or expired before `cutoff`. `events` has also those of the pipeline itself, `others` has
+    not."""
     facts = group_facts(others, this.before("group_facts"))
-    if before is not None:
-        facts = without_removed_groups(facts, this.added("latest_commits"), before)
+    if cutoff is not None:
+        facts = without_removed_groups(facts, this.added("latest_commits"), cutoff)
     yield "group_facts", facts
     timelines = groups.timelines(others, this.before("timelines"))
-    if before is not None:
+    if cutoff is not None:
         timelines = timelines.join(this.added("group_facts"), "group_id", "leftsemi")
     yield "timelines", timelines
     yield "log_coverage", coverage(events, this.before("log_coverage"))
 
 
 def _timeline_tables(this: _Run) -> Iterator[tuple[str, DataFrame, DataFrame]]:
-    """Yield the name of each table of timelines, its new rows, and those that may change."""
+    """Yield the name of each table of timelines, its new rows, and the rows that the next run may
+    change."""
     timelines, names = this.added("timelines"), this.tables.read("topic_names").drop("run")
 
     def spans(may_change: bool) -> DataFrame:
@@ -358,7 +365,8 @@ def _timeline_tables(this: _Run) -> Iterator[tuple[str, DataFrame, DataFrame]]:
 def _replaced(
     this: _Run, now: datetime, allowed: int, horizon: float
 ) -> Iterator[tuple[str, DataFrame]]:
-    """Yield the name and rows of each table that a run replaces."""
+    """Yield the name and rows of each table that a run replaces. The caller writes each table
+    before it takes the next one, which may be computed from it."""
     tables, latest = this.tables, this.added("latest_commits")
     recent_ends = tables.read("log_ends").where(F.col("time") >= F.lit(now - _RATE_WINDOW))
     yield "members", groups.members(this.added("timelines"))
@@ -380,25 +388,26 @@ def _replaced(
 
 def _prune(this: _Run, batch: int, now: datetime, retention: timedelta) -> None:
     """Remove the rows of growing tables that are older than the retention, if it is time to."""
-    tables, before = this.tables, now - retention
+    tables, cutoff = this.tables, now - retention
     folder = tables.path("pruned")
     last = last_number(tables.spark, folder)
-    if last is not None and before.timestamp() < last + _PRUNE_INTERVAL * retention.total_seconds():
+    # The number of the file is the cutoff of the last removal, in seconds.
+    if last is not None and cutoff.timestamp() < last + _PRUNE_INTERVAL * retention.total_seconds():
         return
     for name, time in _GROWING.items():
         if time is None:
             continue
         column, number = _part_of(this, batch, name)
-        kept = _kept(name, tables.read(name), time, before)
+        kept = _kept(name, tables.read(name), time, cutoff)
         _replace_by_one_part(tables, name, kept, column, number)
-    write_numbered(tables.spark, folder, int(before.timestamp()), "")
+    write_numbered(tables.spark, folder, int(cutoff.timestamp()), "")
 
 
 def _merge(this: _Run, batch: int) -> None:
-    """Merge the parts of each table that has many."""
+    """Merge the parts of each table that has more than `_MAX_PARTS`."""
     tables = this.tables
     if not tables.is_folder:
-        return  # such formats merge files themselves
+        return  # formats such as Delta merge their files themselves
     for name in _GROWING:
         column, number = _part_of(this, batch, name)
         if len(tables.parts(name, column)) > _MAX_PARTS:
@@ -406,23 +415,23 @@ def _merge(this: _Run, batch: int) -> None:
 
 
 def _part_of(this: _Run, batch: int, name: str) -> tuple[str, int]:
-    """Return the column that has the parts of a table, and the number of the last one."""
+    """Return the column that numbers the parts of a table, and the number of the last part."""
     return ("batch", batch) if name == "events" else ("run", this.number)
 
 
 def _replace_by_one_part(
     tables: Tables, name: str, rows: DataFrame, column: str, number: int
 ) -> None:
-    """Replace a table by these of its rows, as one part; rows that the next run may change stay in
-    theirs."""
+    """Replace a table's content by `rows`, as one part with this number. Rows that the next run may
+    change keep a part of their own."""
     is_final = F.col(column) > _UNFINISHED
     merged = rows.withColumn(column, F.when(is_final, number).otherwise(_UNFINISHED))
     tables.replace(name, merged, part_by=column)
 
 
-def _kept(name: str, rows: DataFrame, time: str, before: datetime) -> DataFrame:
+def _kept(name: str, rows: DataFrame, time: str, cutoff: datetime) -> DataFrame:
     """Return the rows that retention keeps."""
     if name == "events":
-        return history.compacted(rows, before)
-    is_old = F.coalesce(F.col(time) < F.lit(before), F.lit(False))
+        return history.compacted(rows, cutoff)
+    is_old = F.coalesce(F.col(time) < F.lit(cutoff), F.lit(False))
     return rows.where(~is_old | (F.col("run") == _UNFINISHED))

@@ -1,8 +1,8 @@
 """Replay the recorded memberships of groups with other assignors.
 
-A history is the sequence of a group's memberships. The assignor runs on each, and its assignment is
-what the members own at the next. Histories are independent, so Spark's tasks replay them in
-parallel.
+A history is the sequence of a group's memberships: the members of each generation. The assignor
+runs on each, and the members own its assignment when it runs on the next. Histories are
+independent, so Spark's tasks replay them in parallel.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ _MAX_ROUNDS = 10
 
 @attrs.frozen(kw_only=True)
 class Step:
-    """The assignor's result for one membership."""
+    """The assignor's result for the members of one generation."""
 
     generation: int
     members: int
     partitions: int
     rounds: int
-    """Rebalances until no partition moves."""
+    """The rebalances until no partition moves: 1 if the assignor is eager."""
     moved: int
     """Partitions that another member owned before."""
     revoked: int
-    """Partitions that were revoked: those that moved; if eager, all that were owned."""
+    """Partitions that were revoked: with a cooperative assignor those that moved, with an eager one
+    all that the generation's members owned before."""
     least: int
     """The fewest partitions of a member."""
     most: int
@@ -63,7 +64,8 @@ def replay_one(
 ) -> Iterator[Step]:
     """Yield the assignor's result for each of a group's memberships, by generation. Pure.
 
-    Each starts from the assignment before. Raises: what the assignor raises.
+    The members of each generation own what they were assigned in the one before. Raises: what the
+    assignor raises.
     """
     rules = RULES.get(protocol_name(assignor), VALID)
     owned: dict[str, tuple[TopicPartition, ...]] = {}
@@ -82,9 +84,9 @@ def replay_one(
                 },
                 partitions=topics,
             )
-            given = assignor(spec)
-            found += violations(spec, given, rules)
-            now = {member: tuple(sorted(given.get(member, ()))) for member in members}
+            assignment = assignor(spec)
+            found += violations(spec, assignment, rules)
+            now = {member: tuple(sorted(assignment.get(member, ()))) for member in members}
             is_stable = not is_cooperative(assignor) or now == {
                 m: owned.get(m, ()) for m in members
             }
@@ -125,7 +127,7 @@ def replay(
 def _replaying(
     assignors: Mapping[str, Assignor],
 ) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    # Here: only the driver can parse Spark's DDL.
+    # Not in `run`: only the driver can parse Spark's DDL.
     arrow_schema = to_arrow_schema(StructType.fromDDL(_REPLAY))
 
     def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

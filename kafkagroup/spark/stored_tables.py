@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Tables"]
 
-_FILES = ("parquet", "orc", "json", "csv", "text", "avro")
-"""Formats of plain files. While they are overwritten there is no table; other formats have versions
-of a table."""
+_FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
+"""Formats of plain files. While Spark overwrites them, there is no table; the other formats keep
+versions of a table."""
 
 _VIEW = "kafkagroup_part"
+"""The name of the temporary view from which a part is inserted."""
 
 
 def _nothing() -> None:
@@ -43,36 +44,37 @@ class Tables:
     """A namespace of a catalog of the session, such as "lake.kafka", which then has the tables
     instead of `root`."""
     before_write: Callable[[], None] = attrs.field(default=_nothing, kw_only=True, repr=False)
-    """Called before each write. May raise: then nothing is written."""
+    """Called before each write. If it raises an error, nothing is written."""
 
     def path(self, name: str) -> str:
         """Return the path of a table below `root`."""
         return f"{self.root.rstrip('/')}/{name}"
 
     def exists(self, name: str) -> bool:
-        """Whether the table exists."""
+        """Return whether the table exists."""
         if self.namespace is not None:
-            return bool(self.spark.catalog.tableExists(self._named(name)))
+            return bool(self.spark.catalog.tableExists(self._qualified_name(name)))
         return exists(self.spark, self.path(name))
 
     def read(self, name: str) -> DataFrame:
         """Return the table."""
         if self.namespace is not None:
-            return self.spark.read.table(self._named(name))
+            return self.spark.read.table(self._qualified_name(name))
         return self.spark.read.format(self.format).load(self.path(name))
 
     @property
     def is_safe(self) -> bool:
-        """Whether a table is replaced in one step: interrupted, there is the old or the new one."""
-        if self.format not in _FILES:
+        """Whether a table is replaced in one step: if the writer dies, there is the old table or
+        the new one."""
+        if self.format not in _FILE_FORMATS:
             return True
         return self.namespace is None and can_exchange(self.spark, self.root)
 
     def replace(self, name: str, rows: DataFrame, part_by: str | None = None) -> None:
         """Replace the whole table; `part_by` is the column whose values have parts of their own.
-        `rows` may be read from the table only if `is_safe`.
+        `rows` may be computed from the table itself only if `is_safe`.
 
-        A table of files is written beside it, and then takes its place.
+        A table of files is written to another folder, which then replaces that of the table.
         """
         if not self.is_folder:
             self._write(name, rows, part_by)
@@ -80,14 +82,14 @@ class Tables:
         draft = f".{name}.draft"
         self._write(draft, rows, part_by)
         if part_by is not None and not self.parts(draft, part_by):
-            # Spark has written no file, and could not read the columns of the table.
+            # Without rows Spark has written no file, and could not read the columns of the table.
             self._write(f"{draft}/{part_by}=0", rows.limit(0).drop(part_by))
         self.before_write()
         replace_folder(self.spark, self.path(draft), self.path(name))
 
     def replace_part(self, name: str, rows: DataFrame, column: str, value: int) -> None:
-        """Write the part of a table that has this value of a column, or replace it. `rows` have no
-        such column. Creates the table."""
+        """Write or replace the part of a table with this value of `column`, which `rows` does not
+        have. Creates the table if it does not exist."""
         if self.is_folder:
             draft = f".{name}.draft"
             self._write(draft, rows)
@@ -100,36 +102,37 @@ class Tables:
             columns = [f"`{other}`" for other in self.read(name).columns if other != column]
             rows.createOrReplaceTempView(_VIEW)
             self.spark.sql(
-                f"INSERT OVERWRITE TABLE {self._in_sql(name)} PARTITION ({column} = {value})"
+                f"INSERT OVERWRITE TABLE {self._sql_name(name)} PARTITION ({column} = {value})"
                 f" SELECT {', '.join(columns)} FROM {_VIEW}"
             )
 
     def parts(self, name: str, column: str) -> list[int]:
-        """Return the values of the column that have a part of their own, sorted."""
+        """Return the values of `column`, each of which has a part, sorted."""
         if self.is_folder:
             found = names(self.spark, self.path(name))
             return sorted(int(n.partition("=")[2]) for n in found if n.startswith(f"{column}="))
         return sorted(row[0] for row in self.read(name).select(column).distinct().collect())
 
     def delete_parts(self, name: str, column: str, *, keep: int) -> None:
-        """Delete all parts but one."""
+        """Delete all parts but that with the value `keep`."""
         for value in self.parts(name, column):
             if value == keep:
                 continue
             self.before_write()
             if self.is_folder:
                 delete(self.spark, f"{self.path(name)}/{column}={value}")
-            elif self.format in _FILES:
+            elif self.format in _FILE_FORMATS:
                 self.spark.sql(
-                    f"ALTER TABLE {self._in_sql(name)} DROP IF EXISTS PARTITION ({column}={value})"
+                    f"ALTER TABLE {self._sql_name(name)}"
+                    f" DROP IF EXISTS PARTITION ({column}={value})"
                 )
             else:
-                self.spark.sql(f"DELETE FROM {self._in_sql(name)} WHERE {column} = {value}")
+                self.spark.sql(f"DELETE FROM {self._sql_name(name)} WHERE {column} = {value}")
 
     @property
     def is_folder(self) -> bool:
         """Whether a table is a folder of plain files."""
-        return self.namespace is None and self.format in _FILES
+        return self.namespace is None and self.format in _FILE_FORMATS
 
     def _write(self, name: str, rows: DataFrame, part_by: str | None = None) -> None:
         self.before_write()
@@ -138,14 +141,16 @@ class Tables:
         if part_by is not None:
             writer = writer.partitionBy(part_by)
         if self.namespace is not None:
-            writer.saveAsTable(self._named(name))
+            writer.saveAsTable(self._qualified_name(name))
         else:
             writer.save(self.path(name))
 
-    def _named(self, name: str) -> str:
+    def _qualified_name(self, name: str) -> str:
+        """Return the name of a table in the catalog."""
         return f"{self.namespace}.{name}"
 
-    def _in_sql(self, name: str) -> str:
+    def _sql_name(self, name: str) -> str:
+        """Return how SQL names a table."""
         if self.namespace is not None:
-            return self._named(name)
+            return self._qualified_name(name)
         return f"{self.format}.`{self.path(name)}`"

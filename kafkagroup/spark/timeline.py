@@ -71,6 +71,7 @@ class Member:
     state: int | None = None
     partitions: int = 0
     since: int = 0
+    """The time of the member's first record."""
 
     @property
     def owner(self) -> str:
@@ -80,7 +81,8 @@ class Member:
 
 @attrs.frozen(kw_only=True)
 class State:
-    """What the timeline of later records begins with."""
+    """The state of a group after its last record, from which the timeline of later records
+    continues."""
 
     generation: int | None
     changes: Mapping[str, Iterable[str]]
@@ -88,7 +90,7 @@ class State:
     members: Sequence[Member]
     last_owners: Mapping[_Partition, str]
     rebalance: Rebalance | None
-    """The last one."""
+    """The last rebalance, which later records may end."""
     ownership: Sequence[OwnershipSpan]
     """The spans that have not ended."""
 
@@ -127,7 +129,7 @@ class Timeline:
 
     @property
     def state(self) -> State:
-        """What the timeline of later records begins with."""
+        """The state from which the timeline of later records continues."""
         return State(
             generation=self._generation,
             changes=self._changes,
@@ -139,8 +141,8 @@ class Timeline:
 
     # ------------------------------------------------------------ classic groups
 
-    def classic(self, record: Mapping[str, Any]) -> None:
-        """Apply a record of a classic group, which has a whole generation."""
+    def apply_generation(self, record: Mapping[str, Any]) -> None:
+        """Apply a record of a classic group, which has the generation and all its members."""
         time = record["time"]
         if record["removed"] or record["generation"] is None:
             self._end(time)
@@ -170,6 +172,7 @@ class Timeline:
             self._set_owned(member, partitions, time)
 
     def _cause_of(self, now: Set[str]) -> str:
+        """Return the cause of a classic group's new generation, whose owners are `now`."""
         if self._generation is None:
             return "first seen"
         if not now:
@@ -179,30 +182,30 @@ class Timeline:
 
     # ------------------------------------------------------------ consumer and share groups
 
-    def epoch(self, record: Mapping[str, Any]) -> None:
+    def apply_epoch(self, record: Mapping[str, Any]) -> None:
         """Apply a record with a new epoch of the group."""
         time = record["time"]
         if record["removed"]:
             self._end(time)
             return
-        first = self._generation is None
+        is_first = self._generation is None
         self._generation = record["generation"]
         cause = _cause(self._changes)
         if not cause:
-            cause = "first seen" if first else "topics or assignor changed"
+            cause = "first seen" if is_first else "topics or assignor changed"
         self._changes = {}
         self.rebalances.append(
             Rebalance(
                 generation=record["generation"],
                 kind=record["kind"],
-                cause=cause if self.members or first else "all left",
+                cause=cause if self.members or is_first else "all left",
                 started=time,
                 members=len(self.members),
             )
         )
         self._end_if_reached(time)
 
-    def member(self, record: Mapping[str, Any]) -> None:
+    def apply_member(self, record: Mapping[str, Any]) -> None:
         """Apply a record of a member that joined, changed its subscription or left."""
         for found in record["members"] or ():
             member = found["member_id"]
@@ -220,7 +223,7 @@ class Timeline:
                 owner = member if known is None else known.owner
             self._changes.setdefault(word, set()).add(owner)
 
-    def current(self, record: Mapping[str, Any]) -> None:
+    def apply_assignment(self, record: Mapping[str, Any]) -> None:
         """Apply a record of a member's current assignment."""
         time = record["time"]
         for found in record["members"] or ():
@@ -250,7 +253,8 @@ class Timeline:
                 setattr(known, name, found[name])
 
     def _set_owned(self, member: str, partitions: Set[_Partition], time: int) -> None:
-        """Set the partitions that a member owns from this time on."""
+        """Set the partitions that a member owns from this time on. The spans of an earlier
+        generation end, and the member owns their partitions in new spans."""
         generation = -1 if self._generation is None else self._generation
         held = self._owned.setdefault(member, {})
         known = self.members.get(member)
@@ -296,13 +300,13 @@ def timeline_of(records: Iterable[Mapping[str, Any]], before: State | None = Non
     for record in records:
         match record["record"]:
             case "GroupMetadata":
-                timeline.classic(record)
+                timeline.apply_generation(record)
             case "ConsumerGroupMetadata" | "ShareGroupMetadata":
-                timeline.epoch(record)
+                timeline.apply_epoch(record)
             case "ConsumerGroupMemberMetadata" | "ShareGroupMemberMetadata":
-                timeline.member(record)
+                timeline.apply_member(record)
             case "ConsumerGroupCurrentMemberAssignment" | "ShareGroupCurrentMemberAssignment":
-                timeline.current(record)
+                timeline.apply_assignment(record)
     return timeline
 
 

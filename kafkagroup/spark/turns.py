@@ -21,19 +21,20 @@ from kafkagroup.errors import IllegalStateError
 from kafkagroup.spark.options import ConnectionOptions
 from kafkagroup.transport.security import Security
 
-__all__ = ["election_of", "elections_of", "turn"]
+__all__ = ["election_of", "election_prefix", "turn"]
 
 _SESSION_TIMEOUT = 10.0
+"""Seconds."""
 
 
-def elections_of(group: str) -> str:
-    """Return how the names of all elections begin of runs that commit to `group`."""
+def election_prefix(group: str) -> str:
+    """Return the prefix of the names of all elections among runs that commit to `group`."""
     return f"{group}-turns-"
 
 
 def election_of(group: str, out: str) -> str:
     """Return the name of the election among the runs that write to `out`."""
-    return elections_of(group) + sha256(out.encode()).hexdigest()[:8]
+    return election_prefix(group) + sha256(out.encode()).hexdigest()[:8]
 
 
 @contextmanager
@@ -45,19 +46,19 @@ def turn(options: ConnectionOptions, name: str, timeout: float) -> Iterator[Call
     """
     has_turn = threading.Event()
     with start_blocking_portal() as portal:
-        held, _ = portal.start_task(_hold, options, name, timeout, has_turn)
+        holding, _ = portal.start_task(_hold, options, name, timeout, has_turn)
 
         def check() -> None:
-            if held.done():
-                held.result()
-            # While another run joins, there is a new election: that takes less than a session.
+            if holding.done():
+                holding.result()  # raises its error
+            # When another run joins, the leader is elected again, in less than a session timeout.
             if not has_turn.wait(_SESSION_TIMEOUT):
                 raise IllegalStateError("this run was away for too long: it has lost its turn")
 
         try:
             yield check
         finally:
-            held.cancel()
+            holding.cancel()
 
 
 async def _hold(
@@ -79,7 +80,7 @@ async def _hold(
     async with election:
         with anyio.move_on_after(timeout) as waiting:
             async for leadership in election:
-                if waiting.deadline != math.inf:
+                if waiting.deadline != math.inf:  # the first turn ends the timeout
                     waiting.deadline = math.inf
                     task_status.started()
                 has_turn.set()

@@ -25,7 +25,8 @@ __all__ = ["weights", "write_loads"]
 def weights(
     evaluation: DataFrame, log_ends: DataFrame, *, horizon: float = 300.0, window: float = 600.0
 ) -> DataFrame:
-    """Return `rate` and `load` in records per second, and `made_at`, of each group and partition.
+    """Return `rate` and `load` in records per second, and the time of the sample, `made_at`, of
+    each group and partition.
 
     `rate` is the rate of new records in the last `window` seconds; 0 if only one log end is known.
     `horizon`: the seconds within which a lag should be processed. Raises: ConfigurationError.
@@ -57,7 +58,7 @@ def write_loads(weights: DataFrame, group: str, path: str | os.PathLike[str]) ->
     """Write a group's loads to the file that a `LoadsFile` of its members reads; return their
     count.
 
-    The file is written under another name and renamed, so that no reader sees half of it.
+    The file is written under another name and renamed, so that no reader sees a part of it.
     """
     rows = (
         weights.where(F.col("group_id") == group)
@@ -67,7 +68,7 @@ def write_loads(weights: DataFrame, group: str, path: str | os.PathLike[str]) ->
     made_at = max((row.made_at for row in rows), default=0) / 1000
     loads = {TopicPartition(row.topic, row.partition): row.load for row in rows}
     target = Path(path)
-    beside = target.with_name(f".{target.name}.new")
-    beside.write_text(encode_loads(MeasuredLoads(made_at=made_at, loads=loads)), "utf-8")
-    beside.replace(target)
+    draft = target.with_name(f".{target.name}.new")
+    draft.write_text(encode_loads(MeasuredLoads(made_at=made_at, loads=loads)), "utf-8")
+    draft.replace(target)
     return len(loads)

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not insta
 
 from kafkagroup.errors import IllegalStateError
 from kafkagroup.spark.options import ConnectionOptions
-from kafkagroup.spark.turns import election_of, elections_of, turn
+from kafkagroup.spark.turns import election_of, election_prefix, turn
 from kafkagroup.testing import EmbeddedKafka
 
 
@@ -49,6 +49,6 @@ def test_a_second_run_waits_for_the_first(options: ConnectionOptions) -> None:
 def test_runs_that_write_elsewhere_have_their_own_turns(options: ConnectionOptions) -> None:
     one, other = (election_of("g", out) for out in ("tables", "others"))
     assert one != other
-    assert all(name.startswith(elections_of("g")) for name in (one, other))
+    assert all(name.startswith(election_prefix("g")) for name in (one, other))
     with turn(options, one, 30), turn(options, other, 30):
         pass

@@ -1,7 +1,7 @@
-"""A page to look at: the tables of the pipeline as one HTML file that needs nothing else.
+"""The report: the tables of the pipeline as one HTML page that loads nothing else.
 
-`facts` asks the tables, `plots` draws, `page` writes. No network, no script: what is in it is text
-and SVG, and a policy in the page forbids browsers anything more.
+`facts` queries the tables, `plots` draws, `page` writes the HTML. The page has only text and SVG,
+and its Content-Security-Policy forbids scripts and requests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def write_report(
     groups: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> str:
-    """Write the page beside the tables; answer its path. `groups` and `exclude`: ids of groups to
-    show, all if empty, and to leave out; in both `*` and `?` stand for other text.
+    """Write the page to the folder of the tables, and return its path. `groups`: ids of the groups
+    to show, all if empty; `exclude`: ids of groups to leave out. In both `*` stands for any text
+    and `?` for any character.
 
     Raises: ImportError without matplotlib, which is in the extra `pipeline`.
     """

@@ -1,5 +1,5 @@
-"""The data of the report, as plain values: the living groups before the ended ones, of both the
-worst first, and limited to what fits a page."""
+"""The data of the report, as plain values, limited to what fits a page. Living groups are before
+ended ones, and in each part the worst groups are first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_GROUPS = 500
 MAX_SECTIONS = 12
 """Most groups that have a section of their own, with plots."""
 MAX_STUCK = 100
-"""Most stuck partitions of living groups, and of ended ones, each."""
+"""Most stuck partitions of living groups, and most of ended ones."""
 MAX_REBALANCES = 200
 """Most rebalances of each group: the last ones."""
 MAX_POINTS = 20_000
@@ -55,7 +55,7 @@ _IS_ENDED = (
     "), false)"
 )
 """Whether a group has ended, in SQL: it was deleted or expired, or it has no members any more. A
-group that never had any, as those of Spark, has ended if it no longer commits."""
+group that never had members, as those of Spark, has ended if it no longer commits."""
 
 _WORST_FIRST = ("worst", "stuck_partitions", "lag", "rebalances")
 
@@ -124,21 +124,22 @@ class Facts:
     """The time of the run; all times are UTC."""
     stuck: Sequence[Stuck]
     groups: Sequence[Group]
-    """The living ones first, and of both the worst first. Only the first of them have lists."""
+    """Living groups first, and in each part the worst first. Only the first `MAX_SECTIONS` of them
+    have lists."""
     others: int = 0
-    """Selected groups that are not shown."""
+    """The number of selected groups that are not in `groups`."""
 
 
 def gather(tables: Tables, groups: Sequence[str] = (), exclude: Sequence[str] = ()) -> Facts:
     """Read the data from the tables that `run` writes. The session's time zone should be UTC.
 
-    `groups`, `exclude`: ids of groups to show, all if empty, and to leave out; in both `*` stands
-    for any text and `?` for any character.
+    `groups`: ids of the groups to show, all if empty; `exclude`: ids of groups to leave out. In
+    both `*` stands for any text and `?` for any character.
     """
     from pyspark.sql import functions as F
 
     evaluation = tables.read("evaluation")
-    order = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
+    ranks = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
     chosen = (
         selected(tables.read("group_health"), groups, exclude)
         .join(
@@ -147,7 +148,7 @@ def gather(tables: Tables, groups: Sequence[str] = (), exclude: Sequence[str] = 
             "left",
         )
         .selectExpr(
-            "*", f"{_IS_ENDED} AS is_ended", f"coalesce(CASE status {order} END, -1) AS worst"
+            "*", f"{_IS_ENDED} AS is_ended", f"coalesce(CASE status {ranks} END, -1) AS worst"
         )
     )
     health = [
@@ -158,8 +159,8 @@ def gather(tables: Tables, groups: Sequence[str] = (), exclude: Sequence[str] = 
     ]
     names = [row["group_id"] for row in health[:MAX_SECTIONS]]
     samples = _by_group(lag_over_time(tables, names), "time", MAX_POINTS)
-    rebalances = _by_group(_of(tables, "rebalances", names), "started", MAX_REBALANCES)
-    bars = _by_group(_of(tables, "ownership", names), "started", MAX_BARS)
+    rebalances = _by_group(_rows_of(tables, "rebalances", names), "started", MAX_REBALANCES)
+    bars = _by_group(_rows_of(tables, "ownership", names), "started", MAX_BARS)
     shown = [
         Group(
             name=name,
@@ -203,7 +204,7 @@ def selected(rows: DataFrame, groups: Sequence[str], exclude: Sequence[str]) -> 
 
 
 def _like(pattern: str) -> str:
-    """Return the pattern as SQL's LIKE has it."""
+    """Return the pattern of SQL's LIKE for one with `*` and `?`."""
     return re.sub(r"[\\%_]", r"\\\g<0>", pattern).replace("*", "%").replace("?", "_")
 
 
@@ -221,17 +222,19 @@ def _stuck(evaluation: DataFrame) -> list[Stuck]:
 
 
 def lag_over_time(tables: Tables, names: Sequence[str]) -> DataFrame:
-    """Return the lag of each partition of these groups over time: the rows of `lag_history`, and
-    between its first and last one those for each other time at which the log's end is known.
+    """Return the lag of each partition of these groups over time: the rows of `lag_history`, and,
+    between the first and the last of them, a row for each other time at which the log's end is
+    known.
 
-    Without these, the lag of a group that stopped would seem to grow evenly. They are not in the
-    table, because they would be many: for each group all times of each partition that it reads.
+    Without these further rows, the lag of a group that stopped would seem to grow evenly. The table
+    does not have them, because there are many: for each group all times of each partition that it
+    reads.
     """
     from pyspark.sql import functions as F
 
     from kafkagroup.spark.latest_commits import KEY, LAG_OF_COMMIT
 
-    known = _of(tables, "lag_history", names)
+    known = _rows_of(tables, "lag_history", names)
     partitions = known.groupBy(*KEY).agg(F.min("time").alias("first"), F.max("time").alias("last"))
     others = (
         tables.read("log_ends")
@@ -241,9 +244,10 @@ def lag_over_time(tables: Tables, names: Sequence[str]) -> DataFrame:
         .join(known, [*KEY, "time"], "leftanti")
     )
     nothing = F.lit(None).cast("bigint")
+    more = others.withColumns({"committed": nothing, "lag": nothing})
     rows = (
         known.withColumn("log_start", nothing)
-        .unionByName(others.withColumns({"committed": nothing, "lag": nothing}), True)
+        .unionByName(more, allowMissingColumns=True)
         .selectExpr(
             *(*KEY, "time", "lag", "log_start", "log_end"),
             f"last_value(committed, true) OVER (PARTITION BY {', '.join(KEY)} ORDER BY time)"
@@ -255,13 +259,14 @@ def lag_over_time(tables: Tables, names: Sequence[str]) -> DataFrame:
     )
 
 
-def _of(tables: Tables, name: str, groups: Sequence[str]) -> DataFrame:
+def _rows_of(tables: Tables, name: str, groups: Sequence[str]) -> DataFrame:
+    """Return the rows of a table that are of these groups."""
     rows = tables.read(name)
     return rows.where(rows.group_id.isin(list(groups)))
 
 
 def _by_group(rows: DataFrame, time: str, most: int) -> dict[str, list[Any]]:
-    """Return the last rows of each group, in order of time."""
+    """Return the last `most` rows of each group, in order of the column `time`."""
     found = (
         rows.selectExpr(
             "*", f"row_number() OVER (PARTITION BY group_id ORDER BY {time} DESC) AS nth"
@@ -270,12 +275,13 @@ def _by_group(rows: DataFrame, time: str, most: int) -> dict[str, list[Any]]:
         .orderBy("group_id", time)
         .collect()
     )
-    return {group_id: list(some) for group_id, some in groupby(found, key=lambda row: row.group_id)}
+    by_group = groupby(found, key=lambda row: row.group_id)
+    return {group_id: list(group) for group_id, group in by_group}
 
 
 def total_lag(samples: Iterable[tuple[datetime, object, int]]) -> list[tuple[datetime, int]]:
-    """Return time and lag of all partitions together. `samples` are in order of time, each of one
-    partition."""
+    """Return each time with the sum of the last known lags of all partitions. `samples` are in
+    order of time: time, partition and lag."""
     known: dict[object, int] = {}
     total, found = 0, []
     for time, rows in groupby(samples, key=lambda sample: sample[0]):

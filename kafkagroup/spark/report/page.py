@@ -16,7 +16,7 @@ from kafkagroup.spark.report.plots import NARROW, WIDE, legend, plot
 __all__ = ["render"]
 
 MAX_OPEN = 20
-"""Most generations of a group that are not folded."""
+"""A list of more generations than this is folded."""
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en">
@@ -59,16 +59,16 @@ svg { display: block; max-width: 100%; height: auto; } .note { color: #666; font
 <body>
 """
 
-_ENDED = (
+_ENDED_NOTE = (
     "They were deleted, have expired or have no members any more; or they never had members, and no"
     " longer commit."
 )
 
 
 def render(facts: Facts) -> str:
-    """Return the page: first the living groups, then the ended ones, which are folded. Of both the
-    stuck partitions come first, then all groups, then groups with their plots."""
-    counted = (
+    """Return the page: first the living groups, then the ended ones, which are folded. Each part
+    has the stuck partitions, then a table of all groups, then the groups with their plots."""
+    note = (
         "Rebalances are counted since the log of groups can be read without a gap;"
         " generations without members do not count."
     )
@@ -76,7 +76,7 @@ def render(facts: Facts) -> str:
     ended = [group for group in facts.groups if group.is_ended]
     body = [
         "<h1>Groups</h1>",
-        f'<p class="note">As of {_time(facts.made_at)}, all times in UTC. {counted}</p>',
+        f'<p class="note">As of {_time(facts.made_at)}, all times in UTC. {note}</p>',
         f"<p>{_counts('living', living)}. {_counts('ended', ended)}.</p>",
     ]
     if facts.others:
@@ -84,9 +84,9 @@ def render(facts: Facts) -> str:
     body += _part("h2", living, [s for s in facts.stuck if not s.is_ended], facts.made_at)
     if ended:
         body += [
-            f'<details class="ended"{_open(not living)}>',
+            f'<details class="ended"{_open_attribute(not living)}>',
             f"<summary>{_counts('ended', ended)}</summary>",
-            f'<p class="note">{_ENDED}</p>',
+            f'<p class="note">{_ENDED_NOTE}</p>',
             *_part("h3", ended, [s for s in facts.stuck if s.is_ended], facts.made_at),
             "</details>",
         ]
@@ -94,7 +94,7 @@ def render(facts: Facts) -> str:
 
 
 def _counts(state: str, groups: Sequence[Group]) -> str:
-    """Return how many groups there are, and their statuses, the worst first."""
+    """Return text with the number of groups, and of those with each status, the worst first."""
     found = Counter(group.health["status"] for group in groups)
     statuses = [
         f"{found[name]}&nbsp;{_status(name)}"
@@ -109,7 +109,8 @@ def _counts(state: str, groups: Sequence[Group]) -> str:
 def _part(
     heading: str, groups: Sequence[Group], stuck: Sequence[Stuck], until: datetime
 ) -> Iterator[str]:
-    """Yield all about some of the groups."""
+    """Yield the HTML of the living or of the ended groups. `until`: the end of the plots' time
+    axis."""
     yield f"<{heading}>Stuck partitions</{heading}>"
     yield _stuck(stuck) if stuck else "<p>None.</p>"
     yield f"<{heading}>Health</{heading}>"
@@ -191,7 +192,7 @@ def _group(heading: str, group: Group, until: datetime) -> str:
                 str(rebalance.generation),
                 _text(rebalance.cause),
                 _time(rebalance.started),
-                _length(rebalance.started, rebalance.ended),
+                _duration(rebalance.started, rebalance.ended),
                 _number(rebalance.members),
                 _number(rebalance.moved),
             )
@@ -199,7 +200,7 @@ def _group(heading: str, group: Group, until: datetime) -> str:
         ]
         heads = ("generation", "cause", "started", "seconds", "members", "partitions moved")
         parts.append(
-            f"<details{_open(len(rows) <= MAX_OPEN)}>"
+            f"<details{_open_attribute(len(rows) <= MAX_OPEN)}>"
             f"<summary>{len(rows)} generations, the last first</summary>"
             f"{_table(heads, rows, numbers=(0, 3, 4, 5))}</details>"
         )
@@ -218,20 +219,22 @@ def _table(
 
     def cells(row: Sequence[str]) -> str:
         html = (
-            f'<td data-head="{head}"{_class(kinds.get(n))}>{cell}</td>'
+            f'<td data-head="{head}"{_class_attribute(kinds.get(n))}>{cell}</td>'
             for n, (head, cell) in enumerate(zip(heads, row, strict=True))
         )
         return f"<tr>{''.join(html)}</tr>"
 
-    top = "".join(f"<th{_class(kinds.get(n))}>{head}</th>" for n, head in enumerate(heads))
-    return "\n".join(["<table>", f"<tr>{top}</tr>", *map(cells, rows), "</table>"])
+    header = "".join(
+        f"<th{_class_attribute(kinds.get(n))}>{head}</th>" for n, head in enumerate(heads)
+    )
+    return "\n".join(["<table>", f"<tr>{header}</tr>", *map(cells, rows), "</table>"])
 
 
-def _open(is_open: bool) -> str:
+def _open_attribute(is_open: bool) -> str:
     return " open" if is_open else ""
 
 
-def _class(name: str | None) -> str:
+def _class_attribute(name: str | None) -> str:
     return "" if name is None else f" class={name}"
 
 
@@ -244,7 +247,7 @@ def _status(status: str | None) -> str:
 
 
 def _state(health: Mapping[str, Any]) -> str:
-    """Return the status of a group, or since when it is gone."""
+    """Return the status of a group, or the time since which it is gone."""
     gone = health["gone_at"]
     return _status(health["status"]) if gone is None else f"gone since {_time(gone)}"
 
@@ -253,7 +256,7 @@ def _time(time: datetime | None) -> str:
     return "never" if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
 
 
-def _length(started: datetime, ended: datetime | None) -> str:
+def _duration(started: datetime, ended: datetime | None) -> str:
     return "not ended" if ended is None else f"{(ended - started).total_seconds():.3f}"
 
 

@@ -31,9 +31,9 @@ WIDE, NARROW = 11.0, 4.6
 
 _COLOURS = [to_hex(mpl.colormaps["tab20"](n)) for n in (0, 2, 4, 8, 10, 12, 16, 18, 1, 3, 5, 9)]
 _GREY = "#b8b8b8"
-_PAUSE = "#d62728"
-_FONTS = 1.2
-"""How much wider than measured a text may be with the fonts of a browser."""
+_REBALANCE_COLOUR = "#d62728"
+_FONT_MARGIN = 1.2
+"""The factor by which a text may be wider in the fonts of a browser than matplotlib measures it."""
 _STYLE = {
     # A "$" in a name must not begin a formula. Text stays text, for search and screen readers.
     "text.parse_math": False,
@@ -46,10 +46,10 @@ _STYLE = {
 
 
 def plot(group: Group, until: datetime, width: float = WIDE) -> str:
-    """Return `draw` as an SVG element; "" without data."""
+    """Return the figure of `draw` as an SVG element; "" if the group has no data."""
     if not group.lag and not group.bars:
         return ""
-    # matplotlib may lack a font for a name, and warns; the browser that shows it has one.
+    # matplotlib warns if it lacks a font for a name. The browser that shows the name has one.
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         text = StringIO()
@@ -63,8 +63,8 @@ def draw(group: Group, until: datetime, width: float) -> Figure:
     """Return a figure with the lag over time, and below it the owner of each partition.
 
     A red line is a rebalance, with the number of its generation if there is room. A gap in a row is
-    a time in which no member owned the partition. `until`: the end of the time axis for what has
-    not ended.
+    a time in which no member owned the partition. `until`: the end of the bars that have not ended.
+    `width` is in inches.
     """
     rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MAX_PARTITIONS]
     heights = [1.6, max(0.8, 0.2 * len(rows))] if rows else [1.6]
@@ -83,7 +83,7 @@ def draw(group: Group, until: datetime, width: float) -> Figure:
 
 
 def legend(bars: Sequence[Bar]) -> list[tuple[str, str]]:
-    """Return name and colour of each member that has a colour, in the order of the first bars."""
+    """Return name and colour of each member that has a colour, in the order of their first bars."""
     names = _names(bars)
     return [(names[member], colour) for member, colour in _colours(bars).items()]
 
@@ -104,7 +104,8 @@ def _lag(axis: Any, group: Group) -> None:
             drawstyle="steps-post",
         )
         axis.fill_between(times, lags, color="#1f77b4", alpha=0.15, linewidth=0, step="post")
-    # Else a large lag has its power of ten above the axis, where numbers of generations are.
+    # The default formatter writes the power of ten of a large lag above the axis, over the numbers
+    # of generations.
     axis.yaxis.set_major_formatter(EngFormatter(sep=""))
     axis.set_ylim(bottom=0)
     axis.set_ylabel("lag, records")
@@ -128,7 +129,7 @@ def _owners(
             spans,
             (row - 0.4, 0.8),
             facecolors=[colours.get(bar.member, _GREY) for bar in same_row],
-            # A line between generations, where the owner stays.
+            # A line between two generations in which the owner is the same.
             edgecolor="white",
             linewidth=0.6,
         )
@@ -139,7 +140,8 @@ def _owners(
 
 
 def _names(bars: Sequence[Bar]) -> dict[str, str]:
-    """Return member id -> its name in the legend."""
+    """Return member -> its name in the legend: its client id, or `Bar.member` if others have that
+    client id."""
     members: dict[str | None, set[str]] = {}
     for bar in bars:
         members.setdefault(bar.client, set()).add(bar.member)
@@ -152,8 +154,8 @@ def _names(bars: Sequence[Bar]) -> dict[str, str]:
 
 
 def _colours(bars: Sequence[Bar]) -> Mapping[str, Any]:
-    """Return member id -> colour, of the members with the most bars, in the order of their first
-    bar."""
+    """Return member -> colour, of the members with the most bars, in the order of their first
+    bars."""
     count: dict[str, int] = {}
     for bar in bars:
         count[bar.member] = count.get(bar.member, 0) + 1
@@ -164,17 +166,17 @@ def _colours(bars: Sequence[Bar]) -> Mapping[str, Any]:
 def _rebalances(axis: Any, group: Group) -> None:
     for rebalance in group.rebalances:
         end = rebalance.ended or rebalance.started
-        axis.axvspan(rebalance.started, end, color=_PAUSE, alpha=0.3, lw=0)
-        axis.axvline(end, color=_PAUSE, linewidth=0.7)
+        axis.axvspan(rebalance.started, end, color=_REBALANCE_COLOUR, alpha=0.3, lw=0)
+        axis.axvline(end, color=_REBALANCE_COLOUR, linewidth=0.7)
 
 
 def _generations(figure: Figure, axis: Any, group: Group) -> None:
-    """Write the number of each generation above the plot, the last first, where it overlaps no
-    other."""
+    """Write the number of each generation above the plot, from the last to the first, unless it
+    would overlap a later one."""
     if not group.rebalances:
         return
     figure.draw_without_rendering()  # places the axes
-    free = float("inf")
+    free_until = float("inf")
     for rebalance in reversed(group.rebalances):
         label = axis.annotate(
             str(rebalance.generation),
@@ -184,14 +186,14 @@ def _generations(figure: Figure, axis: Any, group: Group) -> None:
             textcoords="offset points",
             ha="center",
             fontsize=7,
-            color=_PAUSE,
+            color=_REBALANCE_COLOUR,
         )
         box = label.get_window_extent()
-        more = (_FONTS - 1) * box.width + box.height / 3
-        if box.x1 + more > free:
+        margin = (_FONT_MARGIN - 1) * box.width + box.height / 3
+        if box.x1 + margin > free_until:
             label.remove()
         else:
-            free = box.x0 - more
+            free_until = box.x0 - margin
 
 
 def _short(name: str, most: int = 32) -> str:
