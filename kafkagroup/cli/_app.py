@@ -42,11 +42,11 @@ COMMANDS = (
     "transactions",
     "watch",
 )
-"""Command -> the file of that name, with "_" for "-"."""
+"""The names of the commands. Each is in the file of that name, with "_" for "-"."""
 
 
 class _Failed(click.ClickException):
-    """Exits the program with one line."""
+    """A failure, which click prints as one line on stderr before the program exits."""
 
     exit_code = 1
 
@@ -59,6 +59,8 @@ class _Failed(click.ClickException):
 
 
 class _WrongUsage(_Failed):
+    """Wrong arguments or options, which have an exit code of their own."""
+
     exit_code = 2
 
 
@@ -75,13 +77,14 @@ class _Interrupted(click.ClickException):
 
 @contextmanager
 def _one_line() -> Iterator[None]:
+    """Turn errors into click's, which end the program with one line on stderr and an exit code."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
         raise  # its message is the help text
     except click.UsageError as error:
         if isinstance(error, click.BadParameter) and isinstance(error.param, click.Option):
-            # Without its letters, which say less.
+            # Name the option by its long names only.
             error.param_hint = [name for name in error.param.opts if name.startswith("--")]
         where = f"{error.ctx.info_name}: " if error.ctx and error.ctx.parent else ""
         raise _WrongUsage(where + _explained(error)) from error
@@ -106,12 +109,12 @@ def _in_shell_words(error: KafkaGroupError) -> str:
 
 
 def _explained(error: click.UsageError) -> str:
-    """Return the message, with what to do if click does not tell."""
+    """Return the message, with advice if click's own has none."""
     message, ctx = error.format_message(), error.ctx
     if ctx is None:
         return message
     if isinstance(error, click.NoSuchOption):
-        # As `--to` of `--to-earliest`: click finds similar names only.
+        # For `--to`, suggest `--to-earliest` and others: click only suggests similar names.
         options = [name for one in ctx.command.params for name in one.opts]
         longer = [repr(name) for name in options if name.startswith(f"{error.option_name}-")]
         if longer:

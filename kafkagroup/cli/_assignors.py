@@ -22,7 +22,8 @@ ASSIGNORS: dict[str, Assignor] = {
 
 
 def find_assignor(name: str) -> Assignor:
-    """Return the assignor of a name. Raises: ConfigurationError."""
+    """Return the assignor with a name of `ASSIGNORS`, or import `module:function`. Raises:
+    ConfigurationError."""
     if (known := ASSIGNORS.get(name)) is not None:
         return known
     module, colon, function = name.partition(":")
@@ -40,7 +41,7 @@ def find_assignor(name: str) -> Assignor:
         raise ConfigurationError(f"assignor {name!r}: {_located(error)}") from error
     if not callable(found):
         raise ConfigurationError(f"assignor {name!r} is {found!r}; expected a function")
-    protocol_name(found)
+    protocol_name(found)  # raises an error if it has no name
     assignor: Assignor = found
     return assignor
 

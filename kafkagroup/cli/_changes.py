@@ -37,7 +37,8 @@ PartitionsByMember = Mapping[str, tuple[TopicPartition, ...]]
 
 @attrs.frozen(kw_only=True)
 class Change:
-    """A group's descriptions before and after, None if it did not exist, and the changes."""
+    """Two descriptions of a group, each None if the group did not exist, and what changed. It is
+    true if anything changed."""
 
     before: GroupDescription | None
     after: GroupDescription | None
@@ -56,8 +57,8 @@ class Change:
 
     @property
     def cause(self) -> str | None:
-        """What changed among the members, or why the group may be rebalancing, as far as it is
-        known; None if neither."""
+        """What changed among the members, or else why the group may be rebalancing; None if neither
+        is known."""
         if self.members:
             return ", ".join(
                 f"{len(found)} {_LABELS[kind]}" for kind, found in self.members.items()
@@ -182,9 +183,8 @@ def _has_changed_subscription(before: MemberDescription, after: MemberDescriptio
 def _only_in(
     members: Mapping[str, MemberDescription], others: Mapping[str, MemberDescription]
 ) -> dict[str, tuple[TopicPartition, ...]]:
-    """Return the partitions that a member has in `members` and not in `others`. A member that is
-    not in `others` counts with all its partitions; one whose assignment is unknown does not
-    count."""
+    """Return the partitions that each member has in `members` and not in `others`: all of a member
+    that is not in `others`, none of a member whose assignment in `others` is unknown."""
     found = {}
     for name, member in members.items():
         counterpart = others.get(name)

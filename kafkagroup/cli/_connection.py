@@ -40,6 +40,7 @@ _SPARK_OPTIONS = {
     "default_api_timeout_ms",
     "request_timeout_ms",
 }
+"""The options of clients that Spark's source has, too."""
 
 
 @attrs.frozen
@@ -47,7 +48,7 @@ class Connection:
     """The options to connect to a cluster, for the clients of this library."""
 
     given: Mapping[str, Any] = attrs.field(factory=dict, repr=lambda given: str([*given]))
-    """Argument of a client or of `Security` -> value, of the given options."""
+    """Argument of a client or of `Security` -> value, for each option that is set."""
 
     def options(self, client: Callable[..., object] | None = None) -> dict[str, Any]:
         """Return the keyword arguments for any client: `Admin(**connection.options())`. With a
@@ -55,8 +56,8 @@ class Connection:
 
         Reads certificates. Raises: ConfigurationError.
         """
-        taken = _parameters(client) if client else _parameters(Admin) & _parameters(Consumer)
-        options = {name: value for name, value in self.given.items() if name in taken}
+        accepted = _parameters(client) if client else _parameters(Admin) & _parameters(Consumer)
+        options = {name: value for name, value in self.given.items() if name in accepted}
         return {
             **options,
             "bootstrap_servers": self.bootstrap_servers,
@@ -65,12 +66,12 @@ class Connection:
 
     def properties(self) -> dict[str, str]:
         """Return the connection options for Spark, by Kafka's names; secrets are included."""
-        taken = _SPARK_OPTIONS | _parameters(Security)
+        accepted = _SPARK_OPTIONS | _parameters(Security)
         given = {"bootstrap_servers": self.bootstrap_servers, **self.given}
         return {
             name.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in given.items()
-            if name in taken
+            if name in accepted
         }
 
     def run(self, work: Callable[[Admin], Awaitable[T]]) -> T:
@@ -94,8 +95,8 @@ class Connection:
         return self.given.get("group_id")
 
     def _security(self) -> Security | None:
-        taken = _parameters(Security)
-        given = {name: value for name, value in self.given.items() if name in taken}
+        accepted = _parameters(Security)
+        given = {name: value for name, value in self.given.items() if name in accepted}
         if not given:
             return None
         with warnings.catch_warnings(record=True) as caught:
@@ -152,28 +153,28 @@ def connection_of(given: Mapping[str, Any]) -> Connection:
         config or os.environ.get(f"{_PREFIX}CONFIG") or None,
         profile or os.environ.get(f"{_PREFIX}PROFILE") or None,
     )
-    kept = _values(in_file)
-    if any(_known()[name].secret for name in kept) and others_can_read(path):
+    in_profile = _values(in_file)
+    if any(_known()[name].is_secret for name in in_profile) and others_can_read(path):
         click.echo(
             f"kafkagroup: warning: {path} contains a secret, and others can read it: chmod 600 it",
             err=True,
         )
-    arguments = [_pair(text) for text in properties]
+    arguments = [_parse_property(text) for text in properties]
     if servers is not None:
         arguments.append(Setting("bootstrap.servers", servers, "--bootstrap-servers"))
-    return Connection({**kept, **_values(_environment()), **_values(arguments)})
+    return Connection({**in_profile, **_values(_environment()), **_values(arguments)})
 
 
 def option_words() -> dict[str, str]:
-    """Return for each option's name in Python how a command is given it. Secrets are no arguments,
-    which other users can read."""
+    """Return name of an option in Python -> how a user of the command line sets it: by an argument,
+    or, if it is a secret, by an environment variable, as other users can read arguments."""
     return {
-        name: f"{_PREFIX}{name.upper()}" if option.secret else f"-X {name.replace('_', '.')}"
+        name: f"{_PREFIX}{name.upper()}" if option.is_secret else f"-X {name.replace('_', '.')}"
         for name, option in _known().items()
     } | {"bootstrap_servers": "--bootstrap-servers", "group_id": "--group"}
 
 
-def _pair(text: str) -> Setting:
+def _parse_property(text: str) -> Setting:
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise ConfigurationError("-X: expected NAME=VALUE")
@@ -183,13 +184,13 @@ def _pair(text: str) -> Setting:
 def _environment() -> list[Setting]:
     """Return the settings in variables with this library's prefix. Other programs may use that
     prefix, too: a name that is not similar to any option is ignored."""
-    near = re.compile(_PREFIX + "(?!(?:CONFIG|PROFILE)$)")
+    option_variable = re.compile(_PREFIX + "(?!(?:CONFIG|PROFILE)$)")
     return [
         Setting(name, value, f"variable {variable}")
         for variable, value in os.environ.items()
-        if value and near.match(variable)
+        if value and option_variable.match(variable)
         for name in [variable[len(_PREFIX) :]]
-        if get_close_matches(_option(name), _known(), 1, 0.8)
+        if get_close_matches(_python_name(name), _known(), 1, 0.8)
     ]
 
 
@@ -199,14 +200,14 @@ def _environment() -> list[Setting]:
 class _Option(NamedTuple):
     parse: Callable[[object], object]
     """Raises: ValueError with what was expected."""
-    secret: bool
+    is_secret: bool
 
 
 def _values(settings: Iterable[Setting]) -> dict[str, object]:
     """Return argument -> value. Raises: ConfigurationError."""
     values: dict[str, object] = {}
     for name, value, where in settings:
-        option = _option(name)
+        option = _python_name(name)
         known = _known().get(option)
         if known is None:
             near = get_close_matches(option, _known(), 1)
@@ -224,7 +225,8 @@ def _values(settings: Iterable[Setting]) -> dict[str, object]:
     return values
 
 
-def _option(name: str) -> str:
+def _python_name(name: str) -> str:
+    """Return the name in Python of an option with Kafka's name."""
     return re.sub("[.-]", "_", name.lower())
 
 
@@ -234,9 +236,9 @@ def _parameters(client: Callable[..., object]) -> set[str]:
 
 @functools.cache
 def _known() -> Mapping[str, _Option]:
-    """Return the options that can be given as text."""
+    """Return name in Python -> option, of the options that can be set as text."""
     of_clients = {
-        name: _Option(_PARSERS[option.text_type], secret=False)
+        name: _Option(_PARSERS[option.text_type], is_secret=False)
         for options in (ConsumerOptions, AdminOptions)
         for name, option in declared(options).items()
         if option.text_type is not None

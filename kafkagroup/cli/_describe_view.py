@@ -55,7 +55,8 @@ def _members(group: GroupDescription) -> Table:
         count(len(group.members), "member"),
         *columns,
         right=("epoch", "partitions"),
-        drop=("client", "host", "epoch"),  # most members' ids begin with the client's
+        # The client first: most member ids begin with the client's.
+        drop=("client", "host", "epoch"),
     )
     for m in group.members:
         epoch = [] if group.group_epoch is None else [m.member_epoch]

@@ -12,22 +12,22 @@ __all__ = ["first"]
 T = TypeVar("T")
 
 
-async def first(*works: Callable[[], Awaitable[T]]) -> T:
-    """Return or raise the result of the first to finish; cancel the others."""
+async def first(*functions: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of the first function that ends, or raise its error; cancel the others."""
     results: list[T] = []
     errors: list[Exception] = []
 
-    async def run(work: Callable[[], Awaitable[T]]) -> None:
+    async def run(function: Callable[[], Awaitable[T]]) -> None:
         try:
-            results.append(await work())
+            results.append(await function())
         except Exception as error:
             # Raised below: the task group would wrap it in an ExceptionGroup.
             errors.append(error)
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        for work in works:
-            tasks.start_soon(run, work)
+        for function in functions:
+            tasks.start_soon(run, function)
     if errors:
         raise errors[0]
     return results[0]

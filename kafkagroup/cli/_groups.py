@@ -21,7 +21,7 @@ from kafkagroup.errors import ChangesRefusedError, KafkaGroupError
 
 __all__ = [
     "Groups",
-    "changed",
+    "apply_changes",
     "complete_groups",
     "failures",
     "group_argument",
@@ -34,22 +34,26 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 _TIMEOUT_MS = 2_000
-"""How long a completion waits for the cluster."""
+"""Milliseconds for which a completion waits for the cluster."""
 
 
 def groups_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument `groups` to a command, any number of them, and `--all-groups`."""
 
     @click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=complete_groups)
-    @click.option("-g", "--group", "more", metavar="GROUP", multiple=True, hidden=True)
+    @click.option("-g", "--group", "more_groups", metavar="GROUP", multiple=True, hidden=True)
     @click.option(
         "-a", "--all-groups", "all_groups", is_flag=True, help="All groups of the cluster."
     )
     @functools.wraps(command)
     def with_groups(
-        *args: Any, groups: tuple[str, ...], more: tuple[str, ...], all_groups: bool, **rest: Any
+        *args: Any,
+        groups: tuple[str, ...],
+        more_groups: tuple[str, ...],
+        all_groups: bool,
+        **rest: Any,
     ) -> Any:
-        named = tuple(dict.fromkeys((*groups, *more)))
+        named = tuple(dict.fromkeys((*groups, *more_groups)))
         if all_groups and named:
             raise click.UsageError("give either groups or --all-groups")
         return command(*args, groups=Groups(named, all_groups), **rest)
@@ -62,15 +66,20 @@ def group_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.argument("group", metavar="GROUP", required=False, shell_complete=complete_groups)
     @click.option(
-        "-g", "--group", "same", metavar="GROUP", hidden=True, shell_complete=complete_groups
+        "-g",
+        "--group",
+        "group_option",
+        metavar="GROUP",
+        hidden=True,
+        shell_complete=complete_groups,
     )
     @functools.wraps(command)
-    def with_group(*args: Any, group: str | None, same: str | None, **rest: Any) -> Any:
-        if group is None and same is None:
+    def with_group(*args: Any, group: str | None, group_option: str | None, **rest: Any) -> Any:
+        if group is None and group_option is None:
             raise click.UsageError("Missing argument 'GROUP'.")
-        if group is not None and same is not None:
+        if group is not None and group_option is not None:
             raise click.UsageError("the group is given twice")
-        return command(*args, group=group if same is None else same, **rest)
+        return command(*args, group=group if group_option is None else group_option, **rest)
 
     return with_group
 
@@ -80,20 +89,21 @@ class Groups:
     """The groups that a command is about."""
 
     named: tuple[str, ...]
-    every: bool
+    is_all: bool
     """Whether all groups of the cluster are meant, and none is named."""
 
     def or_default(self, connection: Connection) -> Groups:
-        """Return these, or if none is given the profile's. Raises: UsageError."""
-        if self.named or self.every:
+        """Return these groups, or the group of the profile if none is given. Raises: UsageError."""
+        if self.named or self.is_all:
             return self
         if not connection.group_id:
             raise click.UsageError("give a group, or group.id in the profile, or --all-groups")
-        return Groups((connection.group_id,), every=False)
+        return Groups((connection.group_id,), is_all=False)
 
-    async def of(self, admin: Admin) -> tuple[list[str], dict[str, str]]:
-        """Return their ids, and the errors of brokers that could not list theirs, by broker."""
-        if not self.every:
+    async def resolve(self, admin: Admin) -> tuple[list[str], dict[str, str]]:
+        """Return the ids of the groups; and, by broker, the errors of brokers that could not list
+        their groups."""
+        if not self.is_all:
             return [*self.named], {}
         found = await admin.list_groups()
         errors = {broker(node): str(error) for node, error in found.errors.items()}
@@ -101,7 +111,8 @@ class Groups:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether the name matches a pattern of shells, or contains a text that is none."""
+    """Whether the name matches one of the patterns: a pattern with * ? [ is one of shells, any
+    other is a part of the name."""
     return any(
         fnmatchcase(name, pattern) if re.search(r"[*?[]", pattern) else pattern in name
         for pattern in patterns
@@ -111,7 +122,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 def split_results(
     results: Mapping[str, T | KafkaGroupError],
 ) -> tuple[dict[str, T], dict[str, str]]:
-    """Split results by group into values and errors."""
+    """Split results by name, such as a group's id, into values and errors."""
     values: dict[str, T] = {}
     errors: dict[str, str] = {}
     for group, result in results.items():
@@ -122,8 +133,9 @@ def split_results(
     return values, errors
 
 
-def changed(change: Callable[[], Iterable[K]]) -> tuple[list[K], dict[K, str]]:
-    """Make changes; return what was changed, and the errors of the rest."""
+def apply_changes(change: Callable[[], Iterable[K]]) -> tuple[list[K], dict[K, str]]:
+    """Call `change`, which changes several things; return those that were changed, and the errors
+    of the others."""
     try:
         return list(change()), {}
     except ChangesRefusedError as refused:
@@ -138,7 +150,7 @@ def failures(errors: Mapping[str, str], unlisted: Mapping[str, str]) -> Iterator
 
 
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the ids of groups that begin so; a callback of click."""
+    """Return the ids of groups that begin with `incomplete`; a callback of click."""
     try:
         with redirect_stderr(StringIO()):
             return anyio.run(_ids, connection_of(ctx.params), incomplete)
@@ -146,7 +158,7 @@ def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str)
         return []  # completion cannot report an error
 
 
-async def _ids(connection: Connection, beginning: str) -> list[str]:
+async def _ids(connection: Connection, prefix: str) -> list[str]:
     options = connection.options(Admin) | {
         "request_timeout_ms": _TIMEOUT_MS,
         "default_api_timeout_ms": _TIMEOUT_MS,
@@ -154,5 +166,5 @@ async def _ids(connection: Connection, beginning: str) -> list[str]:
     with anyio.move_on_after(_TIMEOUT_MS / 1000):
         async with Admin(**options) as admin:
             found = await admin.list_groups()
-        return [one.group_id for one in found.groups if one.group_id.startswith(beginning)]
+        return [one.group_id for one in found.groups if one.group_id.startswith(prefix)]
     return []

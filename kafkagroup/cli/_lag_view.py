@@ -30,13 +30,13 @@ COLUMNS = ("committed", "end", "lag", "seconds")
 """The columns of a partition's lag; `cells` returns their values."""
 
 DROP = ("end", "committed", "seconds")
-"""The columns that a narrow terminal lacks, the first of them first."""
+"""The columns that are left out on a narrow terminal, in this order."""
 
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def total(lags: Lags) -> tuple[int, float | None]:
-    """Return the sum of the lags in offsets, and the highest in seconds; unknown ones are left
+    """Return the sum of the lags in offsets, and the highest lag in seconds; unknown lags are left
     out."""
     seconds = [lag.seconds for lag in lags.values() if lag.seconds is not None]
     return sum(lag.lag or 0 for lag in lags.values()), max(seconds, default=None)
@@ -54,7 +54,7 @@ def lag_table(group: str, lags: Lags) -> Table:
 
 
 def lag_line(group: str, lags: Lags) -> str:
-    """Return one sample of a group as a line."""
+    """Return the lag of a group as one line."""
     lag, seconds = total(lags)
     behind = sum(bool(partition.lag) for partition in lags.values())
     unknown = sum(partition.lag is None for partition in lags.values())
@@ -67,8 +67,8 @@ def lag_line(group: str, lags: Lags) -> str:
 def live_table(
     group: str, lags: Lags, history: Sequence[Mapping[TopicPartition, int | None]], rows: int
 ) -> Table:
-    """Return a table of the partitions with the highest lags, at most `rows`, with their last
-    samples and the total. `history` has the lags of each sample, oldest first."""
+    """Return a table of the partitions with the highest lags, at most `rows`, with the total.
+    `history` has the lags of the last samples, oldest first, which are shown as bars."""
     columns = (*COLUMNS, "last samples")
     drop = ("end", "committed", "last samples", "seconds")
     table = new_table(group, "partition", *columns, "", right=columns, drop=drop)

@@ -14,8 +14,9 @@ from kafkagroup.types import TopicPartition
 
 __all__ = ["LogEnds"]
 
-_STALLED = 1.0
-"""Seconds without a record after which the brokers are asked whether there is one at all."""
+_STALL_TIMEOUT = 1.0
+"""Seconds without a record after which the brokers are asked whether there is any record below the
+ends."""
 
 
 class LogEnds:
@@ -26,15 +27,15 @@ class LogEnds:
         self._ends: dict[TopicPartition, int] = {}
         self._without_batch: set[TopicPartition] = set()
         """Partitions without a batch from the consumer's position to the end."""
-        self._look_at = -1.0
-        """When to look for such partitions next."""
+        self._next_check_at = -1.0
+        """When the brokers may be asked for such partitions next."""
 
     async def cut(
         self, consumer: Consumer, found: Mapping[TopicPartition, list[Record]]
     ) -> list[Record]:
         """Return the records below the ends; the consumer then goes back to the ends, and fetches
         no more of these partitions."""
-        await self._note_new(consumer)
+        await self._add_new_partitions(consumer)
         kept: list[Record] = []
         for tp, records in found.items():
             end = self._ends.get(tp)
@@ -45,31 +46,33 @@ class LogEnds:
             if tp in consumer.assignment():
                 consumer.pause(tp)
                 consumer.seek(tp, end)
-        self._look_at = anyio.current_time() + _STALLED
+        self._next_check_at = anyio.current_time() + _STALL_TIMEOUT
         return kept
 
     async def are_reached(self, consumer: Consumer) -> bool:
-        """Whether no record below the ends is left."""
-        await self._note_new(consumer)
+        """Whether the consumer has read all records below the ends."""
+        await self._add_new_partitions(consumer)
         try:
-            left = {
+            unread = {
                 tp: position
                 for tp in consumer.assignment() - self._without_batch
                 if (position := await consumer.position(tp)) < self._ends[tp]
             }
         except NotAssignedError:
             return False  # a rebalance revoked a partition in the meantime
-        if left and anyio.current_time() >= self._look_at:
-            self._without_batch |= await self._empty(left)
-            self._look_at = anyio.current_time() + _STALLED
-        return not left.keys() - self._without_batch
+        if unread and anyio.current_time() >= self._next_check_at:
+            self._without_batch |= await self._partitions_without_batch(unread)
+            self._next_check_at = anyio.current_time() + _STALL_TIMEOUT
+        return not unread.keys() - self._without_batch
 
-    async def _note_new(self, consumer: Consumer) -> None:
+    async def _add_new_partitions(self, consumer: Consumer) -> None:
         if new := consumer.assignment() - self._ends.keys():
             self._ends |= await consumer.end_offsets(new)
-            self._look_at = anyio.current_time() + _STALLED
+            self._next_check_at = anyio.current_time() + _STALL_TIMEOUT
 
-    async def _empty(self, positions: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+    async def _partitions_without_batch(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> set[TopicPartition]:
         """Return the partitions whose leader has no batch from the position to the end. Compaction
         leaves such a log: no fetch response then moves the position."""
         empty: set[TopicPartition] = set()
@@ -77,14 +80,15 @@ class LogEnds:
         try:
             async with Admin(**self._connection.options(Admin)) as admin:
                 leaders = await _by_leader(admin, positions)
-            for leader, led in leaders.items():
+            for leader, partitions in leaders.items():
                 async with Broker.open(leader.host, leader.port, options=options) as broker:
-                    # Each by itself: of several, a response may have records of the first only.
-                    for tp in led:
+                    # One request for each: a response for several may have only the first one's
+                    # records.
+                    for tp in partitions:
                         if await self._is_empty(broker, tp, positions[tp]):
                             empty.add(tp)
         except KafkaGroupError:
-            pass  # asked again after _STALLED
+            pass  # the brokers are asked again after _STALL_TIMEOUT
         return empty
 
     async def _is_empty(self, broker: Broker, tp: TopicPartition, position: int) -> bool:

@@ -1,4 +1,5 @@
-"""The members of groups that keep a command from changing them, found before it asks."""
+"""The members because of which a command cannot change their group. Commands look for them before
+they ask for confirmation."""
 
 from __future__ import annotations
 
@@ -8,14 +9,15 @@ from kafkagroup.admin import Admin, GroupDescription, MemberDescription
 from kafkagroup.cli._groups import split_results
 from kafkagroup.cli._view import count, member_name
 
-__all__ = ["described", "in_the_way", "subscribers"]
+__all__ = ["blocking_members", "describe_known", "subscribers"]
 
 _SHOWN = 3
 """Most members that a message names."""
 
 
-async def described(admin: Admin, groups: Iterable[str]) -> dict[str, GroupDescription]:
-    """Return the groups that can be described. Of others, the coordinator decides on the change."""
+async def describe_known(admin: Admin, groups: Iterable[str]) -> dict[str, GroupDescription]:
+    """Return the groups that can be described. For other groups, the coordinator accepts or refuses
+    the change."""
     found, _ = split_results(await admin.describe_groups(groups))
     return found
 
@@ -30,8 +32,8 @@ def subscribers(group: GroupDescription, topic: str) -> list[MemberDescription]:
     ]
 
 
-def in_the_way(members: Sequence[MemberDescription]) -> str:
-    """Return who they are, and what to do, for a message."""
+def blocking_members(members: Sequence[MemberDescription]) -> str:
+    """Return the part of a message that names the members and says what to do."""
     shown = ", ".join(f"{member_name(member)} ({member.host})" for member in members[:_SHOWN])
     more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""
     return (

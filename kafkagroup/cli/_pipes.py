@@ -1,7 +1,8 @@
 """Read stdin and write stdout without blocking the event loop on a slow peer.
 
 Each read or write runs in a daemon thread, so that a blocked one does not keep the program from
-exiting. They use file descriptors, not Python's buffers: a blocked thread would hold their locks.
+exiting. The threads use file descriptors and not Python's buffers, whose locks a blocked thread
+would hold.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ __all__ = ["read_stdin", "write_stdout"]
 T = TypeVar("T")
 
 
-async def read_stdin(most: int) -> bytes:
-    """Wait for input, and return at most `most` bytes; b"" at the end.
+async def read_stdin(max_bytes: int) -> bytes:
+    """Wait for input, and return at most `max_bytes` bytes; b"" at the end.
 
     A cancelled call loses the next input. Raises: OSError.
     """
-    return await _in_thread(lambda: os.read(sys.stdin.fileno(), most))
+    return await _in_thread(lambda: os.read(sys.stdin.fileno(), max_bytes))
 
 
 async def write_stdout(data: bytes) -> None:
@@ -44,6 +45,7 @@ async def write_stdout(data: bytes) -> None:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
+    """Return the result of `work`, run in a daemon thread. Raises: OSError."""
     done = anyio.Event()
     results: list[T] = []
     errors: list[OSError] = []

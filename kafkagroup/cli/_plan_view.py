@@ -34,34 +34,35 @@ def print_plans(console: Console, plans: Sequence[Plan]) -> None:
 
 
 def _members(plans: Sequence[Plan]) -> Table:
-    weighted = any(
+    is_weighted = any(
         m.load_before != len(m.before) or m.load_after != len(m.after) or m.capacity != 1
         for plan in plans
         for m in plan.members
     )
-    numbers = ["capacity", "before", "load before"] if weighted else ["before"]
+    numbers = ["capacity", "before", "load before"] if is_weighted else ["before"]
     results = ["after"] if len(plans) == 1 else [plan.assignor for plan in plans]
     for after in results:
-        numbers += [after, f"load {after}"] if weighted else [after]
+        numbers += [after, f"load {after}"] if is_weighted else [after]
     loads = [f"load {name}" for name in ("before", *results)]
+    # The counts of the first plan are never left out.
     drop = (*loads[::-1], "capacity", *results[:0:-1], "before")
     table = new_table("Partitions of each member", "member", *numbers, "", right=numbers, drop=drop)
-    # One member, as each plan has it.
+    # `versions`: the same member in each plan.
     for versions in zip(*(plan.members for plan in plans), strict=True):
         first: MemberPlan = versions[0]
         cells: list[object] = [len(first.before)]
-        if weighted:
+        if is_weighted:
             cells = [f"{first.capacity:g}", len(first.before), f"{first.load_before:g}"]
         for version in versions:
             cells.append(len(version.after))
-            if weighted:
+            if is_weighted:
                 cells.append(f"{version.load_after:g}")
         add_row(table, _name(first), *cells, _CHANGES[first.change])
     return table
 
 
 def _void_claims(plan: Plan) -> Table:
-    """Return the ignored claims, which do not depend on the assignor."""
+    """Return a table of the claims of members that do not count, whatever the assignor."""
     names = {m.member_id: _name(m) for m in plan.members}
     table = new_table("Claims that do not count", "partition", "member", "why")
     for claim in plan.void_claims:
@@ -99,7 +100,8 @@ def _moves(plan: Plan) -> Iterable[RenderableType]:
 
 
 def _group_moves(moves: Iterable[Move]) -> Iterable[list[Move]]:
-    """Group the moves that differ only in the partition, in the order of each group's first."""
+    """Group the moves that differ only in the partition, in the order of the first move of each
+    group."""
     found: dict[tuple[object, ...], list[Move]] = {}
     for move in moves:
         found.setdefault((move.before, move.after, move.round, move.text), []).append(move)

@@ -37,7 +37,7 @@ class Setting(NamedTuple):
     name: str
     value: object
     where: str
-    """For messages: the argument, the variable, or the file and key. Without the value, which may
+    """The argument, the variable, or the file and key, for messages. The value is not in it: it may
     be secret."""
 
 

@@ -18,17 +18,17 @@ from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import MAX_INT32, NO_TIMESTAMP, Headers
 from kafkagroup.wire.batch_writing import NewRecord
 
-__all__ = ["Placed", "record_from_json", "record_to_json"]
+__all__ = ["PlacedRecord", "record_from_json", "record_to_json"]
 
 _FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
-class Placed(NamedTuple):
-    """A record to write, and its former partition."""
+class PlacedRecord(NamedTuple):
+    """A record to write, and the partition that its line of input has."""
 
     record: NewRecord
     partition: int | None
-    """None if the line has none."""
+    """None if the line has no partition."""
 
 
 def record_to_json(record: Record) -> str:
@@ -45,13 +45,14 @@ def record_to_json(record: Record) -> str:
         },
         ensure_ascii=False,
     )
-    # Half a surrogate pair, for a byte in the name of a header, has an escape in JSON.
+    # A byte in the name of a header that is not UTF-8 is a lone surrogate: JSON has an escape for
+    # it.
     return line.encode(errors="backslashreplace").decode()
 
 
-def record_from_json(line: bytes) -> Placed:
-    """Return the record of such a line, in which only `value` is required. Raises: ValueError with
-    the reason."""
+def record_from_json(line: bytes) -> PlacedRecord:
+    """Return the record of a line of JSON, in which only the field `value` is required. Raises:
+    ValueError with the reason."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -68,7 +69,7 @@ def record_from_json(line: bytes) -> Placed:
         _timestamp(found.get("timestamp")),
         _headers(found.get("headers") or []),
     )
-    return Placed(
+    return PlacedRecord(
         record, None if partition is None else _integer("partition", partition, 0, MAX_INT32)
     )
 

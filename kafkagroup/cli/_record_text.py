@@ -50,8 +50,9 @@ FIELDS: Mapping[str, Callable[[Record], str]] = {
         for name, value in record.headers
     ),
 }
-"""Field -> its text. `timestamp` is in milliseconds since the epoch, -1 for none. `time` is the
-same in UTC, "null" for none, and the number itself where it is no time."""
+"""Field -> the function that returns its text. `timestamp` is in milliseconds since the epoch, -1
+for none. `time` is the timestamp in ISO 8601, "null" for none; a number that is no time stays a
+number."""
 
 
 def formatter(form: str, *, for_terminal: bool) -> Callable[[Record], str]:
@@ -68,6 +69,8 @@ def formatter(form: str, *, for_terminal: bool) -> Callable[[Record], str]:
         raise ConfigurationError(f"--format {form!r}: {error}") from None
     if "%" in form and not any(name for _, name, _ in parts):
         raise ConfigurationError(f"--format {form!r}: it has no field; kcat's %s is {{value}} here")
+    # `rest` is the format and the conversion, which a field must not have; for text that no field
+    # follows both are None, as the name is.
     for _, name, rest in parts:
         if name is not None and (name not in FIELDS or rest not in (["", None], [None, None])):
             raise ConfigurationError(

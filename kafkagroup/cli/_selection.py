@@ -17,7 +17,8 @@ __all__ = ["Selection", "selecting"]
 
 @attrs.frozen
 class Selection:
-    """Topics, or some partitions of one topic. Without topics: everything that is committed."""
+    """Topics, or some partitions of one topic. Without topics, a command applies to all partitions
+    with a committed offset, or to all topics."""
 
     topics: tuple[str, ...]
     partitions: tuple[int, ...]
@@ -31,7 +32,7 @@ class Selection:
             return False
         return not self.partitions or tp.partition in self.partitions
 
-    async def of(self, admin: Admin) -> list[TopicPartition]:
+    async def resolve(self, admin: Admin) -> list[TopicPartition]:
         """Return the selected partitions. Raises: BrokerError for a topic that does not exist."""
         if self.partitions:
             return [TopicPartition(self.topics[0], number) for number in self.partitions]

@@ -1,4 +1,4 @@
-"""Where `consume` starts in each log, if not where a group has committed."""
+"""Where `consume` starts in each log, unless it starts at the committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafkagroup.cli._when import duration, moment
 __all__ = ["Start", "offset_or_end", "since"]
 
 _ENDS = {"beginning": "earliest", "earliest": "earliest", "end": "latest", "latest": "latest"}
-"""The word of kcat or of Kafka's own tools -> that of Kafka."""
+"""The name of an end of the log in kcat or in Kafka's own tools -> its name in Kafka."""
 
 
 @attrs.frozen
@@ -23,7 +23,8 @@ class Start:
     """The offset or the time to start at; at most one of them is set."""
 
     offset: int | str | None = None
-    """An offset; negative: so many before the log's end; "earliest" or "latest"."""
+    """An offset; a negative number for so many offsets before the log's end; "earliest" or
+    "latest"."""
     at: datetime | None = None
 
     def __bool__(self) -> bool:
@@ -37,6 +38,7 @@ class Start:
         end = await consumer.end_offsets(assigned)
         for tp, wanted in sorted((await self._wanted(consumer, first, end)).items()):
             offset = min(max(wanted, first[tp]), end[tp])
+            # Only an offset that the user has given is reported: others are computed.
             if offset != wanted and 0 <= wanted == self.offset:
                 print_message(
                     f"warning: {tp} has the offsets {first[tp]} to {end[tp]}, not {wanted}:"
@@ -50,6 +52,7 @@ class Start:
         first: Mapping[TopicPartition, int],
         end: Mapping[TopicPartition, int],
     ) -> Mapping[TopicPartition, int]:
+        """Return the offset to start at in each partition, which may be outside of its log."""
         match self.offset:
             case "earliest":
                 return first

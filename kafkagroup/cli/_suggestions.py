@@ -26,7 +26,7 @@ _OTHER_NAMES = {
 
 
 class SuggestingGroup(click.Group):
-    """A group of commands."""
+    """A group of commands that suggests others for a name that it does not have."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -43,6 +43,6 @@ class SuggestingGroup(click.Group):
         known = self.list_commands(ctx)
         if name in _OTHER_NAMES and ctx.parent is None:
             return [*_OTHER_NAMES[name]]
-        # As "delete", and as "list-groups" of Kafka's own tools.
+        # A part of a command's name, such as "delete", or a name with it, such as "list-groups".
         parts = [one for one in known if name in one.split("-") or one in name.split("-")]
         return parts or get_close_matches(name, known, 2, 0.7) or get_close_matches(name, known, 1)

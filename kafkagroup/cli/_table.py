@@ -14,11 +14,11 @@ from rich.text import Text
 
 __all__ = ["Table", "fold"]
 
-_LEGIBLE = 24
-"""While a column can be left out, text is not folded to less than this many cells."""
+_MIN_TEXT_WIDTH = 24
+"""As long as a column can be left out, text is not folded to less than this many cells."""
 
 _GAP, _EDGES = 3, 2
-"""The cells between two columns, and those at both ends of a line together."""
+"""The number of cells between two columns, and that at both ends of a line together."""
 
 _BREAKS = (r"(?<= )", r"(?<=[^\w.,])|(?<=_)|(?<=[.,])(?!\d)", "")
 """Where text may be broken: after words; in a word that is longer than a line, after punctuation
@@ -49,22 +49,23 @@ class _Column:
         self.widest_cell = 0
 
     @property
-    def full(self) -> int:
-        """The width without a fold."""
+    def full_width(self) -> int:
+        """The width in which no text is folded."""
         return max(self.widest_cell, cell_len(self.name))
 
-    def least(self, legible: int) -> int:
-        """The least width: only the name of a number may be folded, between its words."""
+    def min_width(self, min_text_width: int) -> int:
+        """Return the least width. In a column of numbers only the heading is folded, between
+        words."""
         if self.is_number:
             return max(self.widest_cell, *map(cell_len, self.name.split(" ")))
-        return min(self.full, legible)
+        return min(self.full_width, min_text_width)
 
 
 class Table:
     """Rows of cells below a title, as wide as they need, or as the terminal is.
 
     Columns of `numbers` are right-aligned and never folded. If the columns do not fit, those of
-    `drop` are left out, in its order, until the others do; a line below names them.
+    `drop` are left out, in its order, until the others fit; a line below names them.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Table:
         self._drop = drop
         self._rows: list[Sequence[str]] = []
         self._sections: list[int] = []
-        """The numbers of rows before each section's end."""
+        """For each section, the number of rows before its end."""
 
     def add_row(self, *cells: str) -> None:
         """Add a row, with a cell for each column."""
@@ -101,10 +102,10 @@ class Table:
     def _fitting(self, width: int) -> list[_Column]:
         """Return the columns to show."""
         shown = self._columns
-        if self._rows and sum(one.full for one in shown) > _room(shown, width):
-            shown = [one for one in shown if one.widest_cell]
+        if self._rows and sum(one.full_width for one in shown) > _room(shown, width):
+            shown = [one for one in shown if one.widest_cell]  # columns without text go first
         for name in self._drop:
-            if sum(one.least(_LEGIBLE) for one in shown) <= _room(shown, width):
+            if sum(one.min_width(_MIN_TEXT_WIDTH) for one in shown) <= _room(shown, width):
                 break
             shown = [one for one in shown if one.name != name]
         return shown
@@ -133,15 +134,17 @@ def _room(columns: Sequence[_Column], width: int) -> int:
 
 
 def _widths(columns: Sequence[_Column], width: int) -> list[int]:
-    """Return the widths of columns: the widest texts are folded until all columns fit. A terminal
-    that is too narrow for the numbers alone gets widths that do not fit."""
+    """Return the widths of columns: the widest texts are folded until all columns fit. If even the
+    numbers do not fit, the widths exceed the terminal's."""
     room = _room(columns, width)
-    least = [one.least(_LEGIBLE) for one in columns]
+    least = [one.min_width(_MIN_TEXT_WIDTH) for one in columns]
     if sum(least) > room:
-        least = [one.least(1) for one in columns]
+        least = [one.min_width(1) for one in columns]
     widths = least
     for most in range(room, 0, -1):
-        widths = [max(low, min(one.full, most)) for one, low in zip(columns, least, strict=True)]
+        widths = [
+            max(low, min(one.full_width, most)) for one, low in zip(columns, least, strict=True)
+        ]
         if sum(widths) <= room:
             break
     return widths

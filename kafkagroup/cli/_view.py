@@ -44,7 +44,8 @@ _PIPE_WIDTH = 120
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the program, which ends without a failure; rich exits with code 1."""
+        """Raise the error, at which the program ends without a failure. Rich would exit with code
+        1."""
         raise BrokenPipeError
 
 
@@ -55,7 +56,7 @@ def console() -> Console:
 
 
 def plain(text: str) -> Text:
-    """Return the text without markup: "[b]" in a name stays as it is."""
+    """Return the text as one that rich prints as it is: "[b]" in a name is no markup."""
     return Text(printable(text))
 
 
@@ -67,8 +68,8 @@ def plain_line(text: str) -> Text:
 def new_table(
     title: str, *columns: str, right: Collection[str] = (), drop: Iterable[str] = ()
 ) -> Table:
-    """Return an empty table; the columns in `right` are right-aligned and stay whole. A terminal
-    that is too narrow lacks those in `drop`, the first of them first."""
+    """Return an empty table. The columns in `right` are right-aligned and never folded. Those in
+    `drop` are left out on a narrow terminal, in this order."""
     names = [printable(column) for column in columns]
     return Table(printable(title), names, [*map(printable, right)], [*map(printable, drop)])
 
@@ -128,7 +129,7 @@ def broker_value(node: Node) -> dict[str, object]:
 
 
 def broker_errors(errors: Mapping[Node, KafkaGroupError]) -> list[dict[str, object]]:
-    """Return the errors of brokers that could not list theirs as a JSON value."""
+    """Return the errors of brokers that could not list their groups or ids, as a JSON value."""
     return [{"broker": broker_value(node), "error": str(error)} for node, error in errors.items()]
 
 

@@ -20,6 +20,7 @@ _PHRASES = {
     "a Security with ": "",
     "force=True": "--force",
 }
+"""A phrase in the library's messages -> that of the command line."""
 
 
 _ABORT = re.compile(r"Admin\.abort_transaction\(\('([\w.-]+)', (\d+)\), (\d+)\)")
@@ -41,6 +42,7 @@ def in_shell_words(text: str) -> str:
         return f"{flags[name]}={value}"
 
     names = "|".join(name for name in flags if "_" in name)
-    # "set NAME in security": a command line has no such object. A quoted name is a user's own.
+    # " in security" after a name is dropped: a command line has no such object. A quoted name is
+    # not an option, but for example a topic of the user.
     pattern = rf"""(?<![\w./'"-])({names})(?!\w)(?:=("[^"]*"|'[^']*'|\w+))?(?: in security\b)?"""
     return re.sub(pattern, flag, text)

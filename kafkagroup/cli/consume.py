@@ -173,7 +173,7 @@ def command(
         (lambda record: record_to_json(record) + "\n") if as_json else text_form,
         start=start,
         key=None if key is None else key.encode(errors="surrogateescape"),
-        commits=group is not None,
+        must_commit=group is not None,
         max_records=max_records,
         timeout=timeout,
         ends=LogEnds(connection) if exit_at_end else None,
@@ -182,7 +182,7 @@ def command(
 
     async def run() -> None:
         consumer = Consumer(*(() if partitions else topics), **options)
-        await _require(topics, partitions, connection)
+        await _require_partitions(topics, partitions, connection)
         if partitions:
             await consumer.assign(TopicPartition(topics[0], number) for number in partitions)
         await printer.run(consumer)
@@ -190,7 +190,7 @@ def command(
     anyio.run(run)
 
 
-async def _require(
+async def _require_partitions(
     topics: tuple[str, ...], partitions: tuple[int, ...], connection: Connection
 ) -> None:
     """Check that the topics and partitions exist: a consumer would wait for them. Raises:
@@ -213,24 +213,25 @@ class _Printer:
         *,
         start: Start,
         key: bytes | None,
-        commits: bool,
+        must_commit: bool,
         max_records: int | None,
         timeout: float | None,
         ends: LogEnds | None,
         hint: str,
     ) -> None:
-        """`hint`: what to say on stderr at the end if there was no record; "" for nothing."""
-        self._form = form
+        """`hint`: the text for stderr if the end is reached without a record; "" for none."""
+        self._format = form
         self._start = start
         self._key = key
-        self._commits = commits
-        self._left = max_records
+        self._must_commit = must_commit
+        self._remaining = max_records
+        """The number of records that may still be printed; None for no limit."""
         self._timeout = timeout
         self._ends = ends
         self._hint = hint
-        self._writing = False
+        self._is_writing = False
         """Whether records are being written."""
-        self._written = anyio.Event()
+        self._write_completed = anyio.Event()
         """Set when the write in progress is complete."""
 
     async def run(self, consumer: Consumer) -> None:
@@ -238,11 +239,13 @@ class _Printer:
         with open_signal_receiver() as signals:
             async with consumer:
                 try:
-                    await first(partial(self._signalled, signals), partial(self._all, consumer))
+                    await first(
+                        partial(self._wait_for_signal, signals), partial(self._print_all, consumer)
+                    )
                 except BrokenPipeError:
                     # The reader closed the pipe, as `head` does: not a failure.
                     return
-                if self._commits and not self._writing:
+                if self._must_commit and not self._is_writing:
                     await self._commit(consumer)
 
     async def _commit(self, consumer: Consumer) -> None:
@@ -252,25 +255,26 @@ class _Printer:
             # The records are printed, and the new owner prints them again: not a failure.
             click.echo(f"kafkagroup: warning: {error}", err=True)
 
-    async def _signalled(self, signals: AsyncIterator[signal.Signals]) -> None:
+    async def _wait_for_signal(self, signals: AsyncIterator[signal.Signals]) -> None:
+        """Wait for a signal, and then for the write in progress."""
         await anext(signals)
-        if self._writing:
-            # The records may be printed but not committed: the next owner would print them again.
+        if self._is_writing:
+            # Records that are printed and not committed would be printed again by the next owner.
             with anyio.move_on_after(_WRITE_GRACE):
-                await self._written.wait()
+                await self._write_completed.wait()
 
-    async def _all(self, consumer: Consumer) -> None:
+    async def _print_all(self, consumer: Consumer) -> None:
         """Print records, and return at the requested end."""
         await consumer.wait_assignment()
         if self._start:
             await self._start.seek(consumer)
         last_record_at = anyio.current_time()
-        while self._left is None or self._left > 0:
+        while self._remaining is None or self._remaining > 0:
             if self._ends is not None and await self._ends.are_reached(consumer):
                 if self._hint:
                     click.echo(self._hint, err=True)
                 break
-            records = await self._take(consumer, last_record_at)
+            records = await self._fetch(consumer, last_record_at)
             if records:
                 await self._write(records)
                 last_record_at = anyio.current_time()
@@ -279,30 +283,33 @@ class _Printer:
             if self._timeout is not None and elapsed >= self._timeout:
                 break
 
-    async def _take(self, consumer: Consumer, last_record_at: float) -> list[Record]:
+    async def _fetch(self, consumer: Consumer, last_record_at: float) -> list[Record]:
+        """Return the next records to print, at most `_MAX_BATCH`; none if there are none in time,
+        or if all have another key or are above the requested end."""
         timeout = float("inf")
         if self._timeout:
             timeout = max(0.0, last_record_at + self._timeout - anyio.current_time())
         if self._ends is not None:
             timeout = min(timeout, _END_CHECK_INTERVAL)
         most = _MAX_BATCH
-        if self._left is not None and (self._commits or self._key is None):
-            most = min(most, self._left)  # what is not printed is not committed
+        if self._remaining is not None and (self._must_commit or self._key is None):
+            # Fetched records are committed: do not fetch more than may be printed.
+            most = min(most, self._remaining)
         found = await consumer.getmany(most, timeout)
         if self._ends is not None and found:
             records = await self._ends.cut(consumer, found)
         else:
             records = [record for records in found.values() for record in records]
         if self._key is not None:
-            records = [record for record in records if record.key == self._key][: self._left]
+            records = [record for record in records if record.key == self._key][: self._remaining]
         return records
 
     async def _write(self, records: list[Record]) -> None:
-        self._writing, self._written, self._hint = True, anyio.Event(), ""
-        text = "".join(map(self._form, records))
+        self._is_writing, self._write_completed, self._hint = True, anyio.Event(), ""
+        text = "".join(map(self._format, records))
         # Formats may contain surrogates, which UTF-8 cannot encode.
         await write_stdout(text.encode(errors="backslashreplace"))
-        self._writing = False
-        self._written.set()
-        if self._left is not None:
-            self._left -= len(records)
+        self._is_writing = False
+        self._write_completed.set()
+        if self._remaining is not None:
+            self._remaining -= len(records)

@@ -7,8 +7,8 @@ import click
 from kafkagroup.admin import Admin, GroupDescription
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.cli._groups import changed, complete_groups
-from kafkagroup.cli._members import in_the_way
+from kafkagroup.cli._groups import apply_changes, complete_groups
+from kafkagroup.cli._members import blocking_members
 from kafkagroup.cli._view import exit_with, print_json, print_line
 from kafkagroup.errors import ErrorCode
 
@@ -34,7 +34,9 @@ def command(groups: tuple[str, ...], yes: bool, as_json: bool, connection: Conne
     errors = kept
     if wanted:
         confirm_or_exit(f"Delete {', '.join(map(repr, wanted))} permanently?", yes)
-        done, refused = changed(lambda: connection.run(lambda admin: admin.delete_groups(wanted)))
+        done, refused = apply_changes(
+            lambda: connection.run(lambda admin: admin.delete_groups(wanted))
+        )
         errors = kept | refused
     if as_json:
         print_json({"deleted": done, "errors": errors})
@@ -45,13 +47,13 @@ def command(groups: tuple[str, ...], yes: bool, as_json: bool, connection: Conne
 
 
 async def _kept(admin: Admin, groups: tuple[str, ...]) -> dict[str, str]:
-    """Return the groups that do not exist or have members, with the reason. Of those that cannot be
-    described, the coordinator decides."""
+    """Return group -> reason, of the groups that do not exist or have members. For groups that
+    cannot be described, the coordinator accepts or refuses the deletion."""
     kept = {}
     for group, result in (await admin.describe_groups(groups)).items():
         if isinstance(result, GroupDescription):
             if result.members:
-                kept[group] = f"it has {in_the_way(result.members)}"
+                kept[group] = f"it has {blocking_members(result.members)}"
         elif getattr(result, "code", None) == ErrorCode.GROUP_ID_NOT_FOUND:
             kept[group] = str(result)
     return kept

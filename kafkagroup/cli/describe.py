@@ -46,7 +46,7 @@ async def _read(
     dict[str, Lags | KafkaGroupError],
     dict[str, str],
 ]:
-    names, unlisted = await groups.of(admin)
+    names, unlisted = await groups.resolve(admin)
     described = await admin.describe_groups(names)
     # A share group's acknowledgements are not committed offsets.
     with_offsets = [

@@ -22,17 +22,19 @@ from kafkagroup.coordination import Election, Leadership
 __all__ = ["command"]
 
 _ENDING = (*ENDING, "SIGHUP", "SIGQUIT")
-"""The signals that end the program."""
+"""The signals that end the program while no command runs."""
 
 _FORWARDED = (*_ENDING, "SIGUSR1", "SIGUSR2")
+"""The signals that the program passes on to the command."""
 
 _LEASE_CHECK_INTERVAL = 0.1
-"""Seconds between two looks at the lease."""
+"""Seconds between two checks of the lease."""
 
-_SIGNALLED = 128
+_SIGNAL_EXIT_BASE = 128
 """The exit code after a signal is this plus the signal's number, as in shells."""
 
 _CANNOT_RUN, _NOT_FOUND = 126, 127
+"""The exit codes of shells for a command that cannot be run, or is not found."""
 
 
 @click.command(
@@ -115,9 +117,11 @@ class _Candidate:
         with open_signal_receiver(*_FORWARDED) as signals:
             async with self._election:
                 code = await first(partial(self._forward_signals, signals), self._campaign)
-        return code if code >= 0 else _SIGNALLED - code
+        return code if code >= 0 else _SIGNAL_EXIT_BASE - code
 
     async def _forward_signals(self, signals: AsyncIterator[signal.Signals]) -> int:
+        """Pass signals on to the command, until one ends the program while no command runs. Return
+        its number, negative as that of a process that was killed."""
         async for number in signals:
             self._is_ending |= number.name in _ENDING
             if self._process is not None:
@@ -127,6 +131,7 @@ class _Candidate:
         raise AssertionError("signals never end")
 
     async def _campaign(self) -> int:
+        """Run the command each time that this member is elected; return its exit code."""
         while True:
             leadership = await anext(self._election)
             print_message(f"elected to lead {self._group!r}, token {leadership.token}")
@@ -135,7 +140,8 @@ class _Candidate:
                 return code
 
     async def _lead(self, leadership: Leadership) -> int | None:
-        """Run the command for one term. Return its exit code; None if only the term has ended."""
+        """Run the command while this member leads. Return its exit code; None if the leadership has
+        ended first, and no signal has requested the end of the program."""
         try:
             process = await self._start(leadership)
         except FileNotFoundError:
@@ -183,7 +189,8 @@ class _Candidate:
             leadership = following
             await first(leadership.over.wait, partial(self._wait_for_lease, leadership))
             if not leadership.over.is_set():
-                return  # anext() would resign: a new leader could start before the command ends
+                # anext() would resign: a new leader could start before the command ends.
+                return
             following = await first(
                 partial(anext, self._election),
                 self._wait_another,
@@ -191,12 +198,14 @@ class _Candidate:
             )
 
     async def _wait_for_lease(self, leadership: Leadership) -> None:
-        # Each heartbeat extends the lease, and a suspend of the system shortens it, by which a
-        # longer sleep would be late.
+        """Return when the lease has only the grace period left."""
+        # Sleep in short steps: each heartbeat extends the lease, and a suspend of the system
+        # shortens it, which a longer sleep would notice too late.
         while (left := leadership.lease_expires_at - self._grace - anyio.current_time()) > 0.0:  # noqa: ASYNC110
             await anyio.sleep(min(left, _LEASE_CHECK_INTERVAL))
 
     async def _wait_another(self) -> None:
+        """Return when another member leads."""
         async for leader in self._election.leaders():
             if leader.member_id != self._election.member_id:
                 return

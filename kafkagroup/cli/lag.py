@@ -22,7 +22,7 @@ from kafkagroup.errors import AuthenticationError, TransportError
 __all__ = ["command"]
 
 _SAMPLES = 30
-"""The samples of each partition that a live view shows."""
+"""The number of samples of each partition that a live view shows."""
 _TABLE_LINES = 8
 """The lines of a live table besides partitions, where all columns fit: title, head, rule, the
 others, the total, empty ones."""
@@ -57,14 +57,14 @@ def command(groups: Groups, every: float | None, as_json: bool, connection: Conn
     """
     wanted = groups.or_default(connection)
     if every is None:
-        _once(connection.run(lambda admin: _lags(admin, wanted)), as_json)
+        _print_once(connection.run(lambda admin: _lags(admin, wanted)), as_json)
     elif as_json or not console().is_terminal:
-        run_live(_lines, wanted, connection, every, as_json)
+        run_live(_print_lines, wanted, connection, every, as_json)
     else:
-        run_live(_live, wanted, connection, every)
+        run_live(_show_live, wanted, connection, every)
 
 
-def _once(sample: _Sample, as_json: bool) -> None:
+def _print_once(sample: _Sample, as_json: bool) -> None:
     lags, lines, errors = sample
     if as_json:
         print_json({"groups": [lag_value(*one) for one in lags.items()], "errors": errors})
@@ -76,12 +76,12 @@ def _once(sample: _Sample, as_json: bool) -> None:
 
 async def _lags(admin: Admin, groups: Groups) -> _Sample:
     """Return the lags of groups. A named group that does not exist is an error: a misspelt name
-    would otherwise look like a group without lag. Of all groups, those that have committed
-    something are shown."""
-    names, unlisted = await groups.of(admin)
+    would otherwise look like a group without lag. With --all-groups, groups without committed
+    offsets are left out."""
+    names, unlisted = await groups.resolve(admin)
     lags, errors = split_results(await admin.lag(names))
     uncommitted = [group for group, group_lags in lags.items() if not group_lags]
-    if groups.every:
+    if groups.is_all:
         left_out = set(uncommitted)
     else:
         _, missing = split_results(await admin.describe_groups(uncommitted))
@@ -91,8 +91,8 @@ async def _lags(admin: Admin, groups: Groups) -> _Sample:
 
 
 async def _sampled(admin: Admin, groups: Groups) -> _Sample:
-    """Return a sample for a live view. If the cluster does not answer, that is its error: it may
-    answer later."""
+    """Return a sample for a live view. If the cluster does not answer, the sample has the error,
+    and the view continues: the cluster may answer later."""
     try:
         return await _lags(admin, groups)
     except (TransportError, AuthenticationError) as error:
@@ -102,7 +102,7 @@ async def _sampled(admin: Admin, groups: Groups) -> _Sample:
         return {}, [*failures(errors, {})] or [str(error)], errors
 
 
-async def _lines(groups: Groups, connection: Connection, every: float, as_json: bool) -> None:
+async def _print_lines(groups: Groups, connection: Connection, every: float, as_json: bool) -> None:
     async with Admin(**connection.options(Admin)) as admin:
         async for _ in ticks(every):
             at = stamp()
@@ -116,7 +116,7 @@ async def _lines(groups: Groups, connection: Connection, every: float, as_json: 
                 print_message(f"{at}  {line}")
 
 
-async def _live(groups: Groups, connection: Connection, every: float) -> None:
+async def _show_live(groups: Groups, connection: Connection, every: float) -> None:
     shown = console()
     history: dict[str, deque[Mapping[TopicPartition, int | None]]] = {}
     async with Admin(**connection.options(Admin)) as admin:
@@ -133,7 +133,7 @@ async def _live(groups: Groups, connection: Connection, every: float) -> None:
 def _fitting(
     shown: Console, lags: Mapping[str, Lags], history: _History, lines: Sequence[str]
 ) -> Group:
-    """Return the tables of groups with as many partitions as fit the terminal's height, and the
+    """Return the tables of groups, with as many partitions as fit the terminal's height, above the
     lines."""
     count = max(len(lags), 1)
     rows = (shown.height - len(lines)) // count - _TABLE_LINES
@@ -143,5 +143,6 @@ def _fitting(
         excess = len(shown.render_lines(view)) - shown.height
         if excess <= 0 or rows <= 0:
             return view
-        # Rows may be folded, to four lines or fewer.
+        # One row takes up to four lines when it is folded, so this removes too few rather than too
+        # many.
         rows -= max(1, excess // (4 * count))

@@ -34,7 +34,7 @@ def command() -> None:
     """
 
 
-def _of_tables(command: Callable[..., Any]) -> Callable[..., Any]:
+def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name the tables, and those of the report."""
 
     @click.option(
@@ -70,7 +70,7 @@ def _of_tables(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @command.command("run", short_help="Read new records, and write the tables and the report.")
-@_of_tables
+@_table_options
 @click.option(
     "--every",
     type=click.FloatRange(1.0),
@@ -147,7 +147,7 @@ def run_command(
 
 
 @command.command("report", short_help="Write the report on tables that are there.")
-@_of_tables
+@_table_options
 def report_command(
     out: str,
     form: str,
@@ -184,7 +184,8 @@ def _report(tables: Any, groups: Sequence[str], exclude: Sequence[str], as_json:
 
 
 def _repeat(run_once: Callable[[], None], every: float) -> None:
-    """Run until interrupted. Raises: ConfigurationError, which the next run would raise too."""
+    """Run every `every` seconds until interrupted, also after a run that failed. Raises:
+    ConfigurationError, which the next run would raise, too."""
     with suppress(KeyboardInterrupt):
         while True:
             started = time.monotonic()
@@ -198,7 +199,7 @@ def _repeat(run_once: Callable[[], None], every: float) -> None:
 
 
 def _guarded(run_once: Callable[[], None]) -> None:
-    """Raises: KafkaGroupError, also for an error of Spark's, of which it has the cause."""
+    """Call `run_once`. Raises: KafkaGroupError, also for an error of Spark, with its cause."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -212,7 +213,7 @@ _ERROR = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Interrupt)): (.+)$")
 
 
 def cause_of(text: str) -> str:
-    """Return the line of an error of Spark's that names the cause.
+    """Return the line that names the cause, from the text of an error of Spark.
 
     Spark shows the tracebacks of a Python worker within those of the JVM; the last line of the
     first traceback is the cause.
@@ -238,7 +239,7 @@ def session() -> Any:
         raise ConfigurationError(
             f"the pipeline needs {error.name}: pip install 'kafkagroup[pipeline]'"
         ) from error
-    # Otherwise workers use another Python interpreter, and fail at once.
+    # By default workers use the first python3 on the PATH, which may lack this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return (
         SparkSession.builder.appName("kafkagroup pipeline")

@@ -69,13 +69,13 @@ def command(
     cluster_id = None
     if group is None:
         assert spec is not None
-        was = spec_from_json(_text(spec))
+        current = spec_from_json(_text(spec))
     else:
-        was, used, cluster_id = connection.run(lambda admin: _live(admin, group))
+        current, used, cluster_id = connection.run(lambda admin: _live(admin, group))
         assignors = assignors or [find_assignor(used)]
-    # Newcomers first: they also subscribe to the topics of the members that are removed.
-    then = _without(with_newcomers(was, add), remove)
-    plans = [try_plan(then, assignor, was) for assignor in assignors]
+    # Newcomers are added first: they also subscribe to the topics of the members that are removed.
+    changed = _without(with_newcomers(current, add), remove)
+    plans = [try_plan(changed, assignor, current) for assignor in assignors]
     if as_json:
         value: dict[str, object] = {"plans": [value_of(plan) for plan in plans]}
         print_json(value if cluster_id is None else {"cluster_id": cluster_id, **value})

@@ -19,7 +19,7 @@ from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._first import first
 from kafkagroup.cli._live import ticks
 from kafkagroup.cli._pipes import read_stdin
-from kafkagroup.cli._record_json import Placed, record_from_json
+from kafkagroup.cli._record_json import PlacedRecord, record_from_json
 from kafkagroup.cli._view import count, print_message
 from kafkagroup.errors import BrokerError, BufferFullError, KafkaGroupError, NotWrittenError
 from kafkagroup.types import NO_TIMESTAMP, Headers
@@ -66,7 +66,7 @@ class _Header(click.ParamType[tuple[str, bytes]]):
 
 @click.command("produce", short_help="Write lines of stdin to a topic.")
 @click.argument("topic", required=False)
-@click.option("-t", "--topic", "same", hidden=True)
+@click.option("-t", "--topic", "topic_option", hidden=True)
 @click.option(
     "-K",
     "--key-separator",
@@ -109,7 +109,7 @@ class _Header(click.ParamType[tuple[str, bytes]]):
 @connected
 def command(
     topic: str | None,
-    same: str | None,
+    topic_option: str | None,
     key_separator: str | None,
     headers: tuple[tuple[str, bytes], ...],
     partition: int | None,
@@ -130,9 +130,11 @@ def command(
     Keys and values are strings, null, or {"base64": "..."}. "topic", "partition" and "offset" are
     ignored.
     """
-    if (topic is None) == (same is None):
-        raise click.UsageError("Missing argument 'TOPIC'." if same is None else "one TOPIC only")
-    topic = topic or same or ""
+    if (topic is None) == (topic_option is None):
+        raise click.UsageError(
+            "Missing argument 'TOPIC'." if topic_option is None else "one TOPIC only"
+        )
+    topic = topic or topic_option or ""
     if key_separator == "":
         raise click.UsageError("--key-separator is empty")
     if as_json and key_separator is not None:
@@ -140,7 +142,7 @@ def command(
     if keep_partitions and (partition is not None or not as_json):
         raise click.UsageError("--keep-partitions needs --json, and excludes --partition")
     if as_json:
-        parse: Callable[[bytes], Placed] = partial(_from_json, headers, keep_partitions)
+        parse: Callable[[bytes], PlacedRecord] = partial(_from_json, headers, keep_partitions)
     else:
         separator = None if key_separator is None else key_separator.encode()
         parse = partial(_from_text, separator, headers)
@@ -161,21 +163,21 @@ def command(
     raise click.exceptions.Exit(code)
 
 
-def _from_text(separator: bytes | None, headers: Headers, line: bytes) -> Placed:
+def _from_text(separator: bytes | None, headers: Headers, line: bytes) -> PlacedRecord:
     if separator is None:
-        return Placed(NewRecord(None, line, headers=headers), None)
+        return PlacedRecord(NewRecord(None, line, headers=headers), None)
     key, found, value = line.partition(separator)
     if not found:
         raise ValueError("it has no --key-separator")
-    return Placed(NewRecord(key, value, headers=headers), None)
+    return PlacedRecord(NewRecord(key, value, headers=headers), None)
 
 
-def _from_json(headers: Headers, keep_partitions: bool, line: bytes) -> Placed:
+def _from_json(headers: Headers, keep_partitions: bool, line: bytes) -> PlacedRecord:
     record, partition = record_from_json(line)
     if keep_partitions and partition is None:
         raise ValueError("it has no partition")
     record = record._replace(headers=record.headers + headers)
-    return Placed(record, partition if keep_partitions else None)
+    return PlacedRecord(record, partition if keep_partitions else None)
 
 
 class _Writer:
@@ -186,22 +188,23 @@ class _Writer:
         producer: Producer,
         topic: str,
         partition: int | None,
-        parse: Callable[[bytes], Placed],
+        parse: Callable[[bytes], PlacedRecord],
     ) -> None:
         self.written_count = 0
-        """How many records, and so lines, were written."""
+        """The number of records, one for each line, that were written."""
         self.unknown_count = 0
-        """How many sent records were not acknowledged in time after a signal."""
-        self._progress_shown = False
+        """The number of sent records that were not acknowledged in time after a signal."""
+        self._has_shown_progress = False
         self._failure: KafkaGroupError | None = None
-        """Why a line was not written."""
+        """The error to raise: it names the line that was not written."""
         self._invalid: KafkaGroupError | None = None
         """Why the line after the last accepted one cannot be written."""
         self._sent: deque[RecordFuture] = deque()
-        """The lines after the written ones."""
+        """The lines after the written ones, which the producer has accepted, in order."""
         self._has_read_all = False
         """Whether no line is read any more."""
-        self._was_read = anyio.Event()
+        self._lines_arrived = anyio.Event()
+        """Set when `_sent` may have more lines, or `_has_read_all` has become true."""
         self._producer = producer
         self._topic = topic
         self._partition = partition
@@ -213,7 +216,7 @@ class _Writer:
             try:
                 code = await self._run(signals)
             finally:
-                if self._progress_shown:
+                if self._has_shown_progress:
                     click.echo("\r\x1b[K", nl=False, err=True)
         if self._failure is not None:
             raise self._failure
@@ -225,30 +228,30 @@ class _Writer:
             async with self._producer:
                 # An unknown topic is reported at once, not after the first line of input.
                 await self._producer.partition_count(self._topic)
-                works: list[Callable[[], Awaitable[int]]] = [
+                functions: list[Callable[[], Awaitable[int]]] = [
                     partial(_wait_for_signal, signals),
                     self._copy_stdin,
                 ]
                 if sys.stderr.isatty() and not sys.stdin.isatty():
-                    works.append(self._show_progress)
-                code = await first(*works)
+                    functions.append(self._show_progress)
+                code = await first(*functions)
         except NotWrittenError:
-            pass  # each line is looked at below, which names it
-        # The close has waited for the lines in flight, as a count without them would be too low.
+            pass  # `_settle` finds the line, and the error to raise names it
+        # The close has waited for the lines in flight. Those that were written count, too.
         await self._settle()
         return code
 
     async def _show_progress(self) -> int:
-        """Write the count over itself, until cancelled."""
+        """Write the count to stderr, over the last one, until cancelled."""
         async for _ in ticks(_PROGRESS_INTERVAL):
             if self.written_count:
-                self._progress_shown = True
+                self._has_shown_progress = True
                 text = f"{count(self.written_count, 'record')} written to {self._topic}"
                 click.echo(f"\r\x1b[K{printable(text)}", nl=False, err=True)
         raise AssertionError("ticks never end")
 
     async def _copy_stdin(self) -> int:
-        """Write all lines, up to the first one that fails."""
+        """Write all lines, up to the first one that fails; return the exit code."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read)
             await self._confirm()
@@ -258,22 +261,22 @@ class _Writer:
     # ------------------------------------------------------------ from stdin to the producer
 
     async def _read(self) -> None:
-        """Give the producer the lines, up to the first one that is invalid."""
+        """Send the lines, up to the first one that is invalid."""
         try:
             await self._read_lines()
         except (KafkaGroupError, ValueError) as error:
-            self._invalid = self._failed(len(self._sent), str(error))
+            self._invalid = self._line_error(len(self._sent), str(error))
         self._has_read_all = True
-        self._was_read.set()
+        self._lines_arrived.set()
 
     async def _read_lines(self) -> None:
-        """Raises: ValueError or KafkaGroupError for an invalid line."""
+        """Send all lines. Raises: ValueError or KafkaGroupError for an invalid line."""
         rest = b""
         while chunk := await read_stdin(_READ_BYTES):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 await self._send(line)
-            self._was_read.set()
+            self._lines_arrived.set()
             if len(rest) > _MAX_LINE:
                 raise ValueError(f"it has more than {_MAX_LINE} bytes")
         if rest:
@@ -293,7 +296,8 @@ class _Writer:
                     timestamp=timestamp,
                 )
             except BufferFullError:
-                self._was_read.set()
+                # Acknowledgements of the lines so far make room.
+                self._lines_arrived.set()
                 await self._producer.ready()
             else:
                 self._sent.append(future)
@@ -315,12 +319,12 @@ class _Writer:
             if self._has_read_all:
                 self._failure = self._invalid
                 return
-            self._was_read = anyio.Event()
-            await self._was_read.wait()
+            self._lines_arrived = anyio.Event()
+            await self._lines_arrived.wait()
 
     async def _settle(self) -> None:
-        """Count what became of the lines in flight when the command was ended. All have ended, so
-        this does not wait."""
+        """Count the written and the unknown lines among those that were in flight when the command
+        ended. The producer is closed, so that this does not wait."""
         if self._failure is not None:
             return
         written = 0
@@ -334,6 +338,7 @@ class _Writer:
                 self.unknown_count += error.is_maybe_written
             else:
                 written += 1
+        # Added at the end: `_line_error` counts lines from `written_count` on.
         self.written_count += written
 
     async def _not_written(self, index: int, error: NotWrittenError) -> KafkaGroupError:
@@ -341,11 +346,12 @@ class _Writer:
         if error.is_of_another_record:
             index = await self._refused_index(index, error)
         if error.is_maybe_written:
-            return self._failed(index, f"it may have been written: {error.why}")
-        return self._failed(index, str(error.why))
+            return self._line_error(index, f"it may have been written: {error.why}")
+        return self._line_error(index, str(error.why))
 
     async def _refused_index(self, index: int, error: NotWrittenError) -> int:
-        """Return the place of the line because of which the broker refused a batch."""
+        """Return the place in `_sent` of the line because of which the broker refused the batch
+        that also has the line at `index`; `index` if it is not found."""
         for at, future in enumerate(self._sent):
             if at > index and future.done():
                 try:
@@ -355,7 +361,7 @@ class _Writer:
                         return at
         return index
 
-    def _failed(self, index: int, why: str) -> KafkaGroupError:
+    def _line_error(self, index: int, why: str) -> KafkaGroupError:
         return KafkaGroupError(f"line {self.written_count + index + 1}: {why}")
 
 

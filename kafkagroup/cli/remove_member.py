@@ -53,7 +53,7 @@ def command(
 async def _require_member(
     admin: Admin, group: str, member: str | None, instance: str | None
 ) -> None:
-    """Raises: BrokerError if the group has no such member."""
+    """Check that the group has the member. Raises: BrokerError."""
     members = (await admin.describe_group(group)).members
     if any((instance or member) == (m.instance_id if instance else m.member_id) for m in members):
         return

@@ -11,7 +11,7 @@ from kafkagroup.admin import Admin, OffsetPlan, offsets_from_json
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
-from kafkagroup.cli._members import described, in_the_way
+from kafkagroup.cli._members import blocking_members, describe_known
 from kafkagroup.cli._selection import Selection, selecting
 from kafkagroup.cli._table import Table
 from kafkagroup.cli._view import add_row, console, new_table, print_json, print_line, print_message
@@ -95,40 +95,42 @@ def command(
     if dry_run and yes:
         raise click.UsageError("--dry-run and --yes exclude each other; give one")
     if from_file is not None:
-        text = _text(from_file)
-        offsets_from_json(text)  # a file that is wrong needs no cluster
-        plan = connection.run(lambda admin: _exported(admin, group, text, selection))
+        text = _read_text(from_file)
+        offsets_from_json(text)  # reports an invalid file before the cluster is asked
+        plan = connection.run(lambda admin: _plan_from_export(admin, group, text, selection))
     else:
+        # The goals earliest and latest have no value of their own.
         to = goal if goals[goal] is True else goals[goal]
-        how = {"shift" if goal == "shift" else "to": to}
-        plan = connection.run(lambda admin: _planned(admin, group, how, selection))
-    changes = any(change.after != change.before for change in plan.changes.values())
+        arguments = {"shift" if goal == "shift" else "to": to}
+        plan = connection.run(lambda admin: _plan_reset(admin, group, arguments, selection))
+    has_changes = any(change.after != change.before for change in plan.changes.values())
     if not as_json:
         console().print(_table(plan))
-    if changes:
+    if has_changes:
         _require_no_members(connection, group, dry_run)
-    if changes and not dry_run:
+    if has_changes and not dry_run:
         confirm_or_exit(f"Commit this for group {group!r}?", yes)
         connection.run(lambda admin: admin.apply(plan))
-    applied = changes and not dry_run
+    is_applied = has_changes and not dry_run
     if as_json:
-        print_json(_value(plan, applied))
+        print_json(_value(plan, is_applied))
     else:
-        print_line("Committed." if applied else "Nothing is changed.")
+        print_line("Committed." if is_applied else "Nothing is changed.")
 
 
 def _require_no_members(connection: Connection, group: str, dry_run: bool) -> None:
-    """Raises: BrokerError if the group has members; a dry run only reports it."""
-    found = connection.run(lambda admin: described(admin, [group])).get(group)
+    """Check that the group has no members. Raises: BrokerError; a dry run prints the message
+    instead."""
+    found = connection.run(lambda admin: describe_known(admin, [group])).get(group)
     if found is None or not found.members:
         return
-    message = f"group {group!r} has {in_the_way(found.members)}"
+    message = f"group {group!r} has {blocking_members(found.members)}"
     if not dry_run:
         raise BrokerError(ErrorCode.NON_EMPTY_GROUP, message)
     print_message(message)
 
 
-def _text(file: TextIO) -> str:
+def _read_text(file: TextIO) -> str:
     try:
         text = file.read(_MAX_CHARACTERS + 1)
     except UnicodeDecodeError as error:
@@ -138,14 +140,16 @@ def _text(file: TextIO) -> str:
     return text
 
 
-async def _planned(
-    admin: Admin, group: str, how: dict[str, Any], selection: Selection
+async def _plan_reset(
+    admin: Admin, group: str, arguments: dict[str, Any], selection: Selection
 ) -> OffsetPlan:
-    partitions = await selection.of(admin) if selection else None
-    return await admin.plan_reset(group, partitions, **how)
+    partitions = await selection.resolve(admin) if selection else None
+    return await admin.plan_reset(group, partitions, **arguments)
 
 
-async def _exported(admin: Admin, group: str, text: str, selection: Selection) -> OffsetPlan:
+async def _plan_from_export(
+    admin: Admin, group: str, text: str, selection: Selection
+) -> OffsetPlan:
     _, offsets = offsets_from_json(text, admin.cluster_id)
     chosen = {tp: offset for tp, offset in offsets.items() if tp in selection}
     return await admin.plan_offsets(group, chosen)
@@ -170,10 +174,10 @@ def _table(plan: OffsetPlan) -> Table:
     return table
 
 
-def _value(plan: OffsetPlan, applied: bool) -> dict[str, object]:
+def _value(plan: OffsetPlan, is_applied: bool) -> dict[str, object]:
     return {
         "group_id": plan.group_id,
-        "applied": applied,
+        "applied": is_applied,
         "changes": [
             {
                 "topic": tp.topic,

@@ -44,8 +44,8 @@ def command(checkpoint: str, source: int | None) -> None:
 
 
 def _last_offsets(checkpoint: str) -> str:
-    """Return the file of the offset log with the end of the last batch that has ended. Raises:
-    ConfigurationError if there is none."""
+    """Return the text of the offset log's file for the last batch that is in the commit log.
+    Raises: ConfigurationError if there is none."""
     url = urlsplit(checkpoint)
     if len(url.scheme) > 1 and url.scheme != "file":  # one letter is a drive of Windows
         return _read_by_spark(checkpoint)

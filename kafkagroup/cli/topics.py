@@ -9,7 +9,7 @@ import click
 from kafkagroup.admin import NewTopic, PartitionDescription, TopicDescription
 from kafkagroup.cli._confirmation import confirm_or_exit, yes_option
 from kafkagroup.cli._connection import Connection, connected
-from kafkagroup.cli._groups import changed, split_results
+from kafkagroup.cli._groups import apply_changes, split_results
 from kafkagroup.cli._suggestions import SuggestingGroup
 from kafkagroup.cli._view import (
     add_row,
@@ -206,7 +206,8 @@ def _change(
     *,
     dry_run: bool = False,
 ) -> None:
-    names, errors = changed(change)
+    """Make a change, and print its result; `done` is the word for it, such as "created"."""
+    names, errors = apply_changes(change)
     if as_json:
         print_json({done: names, "dry_run": dry_run, "errors": errors})
     else:

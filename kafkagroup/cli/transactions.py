@@ -134,7 +134,7 @@ def describe_command(
         connection.run(lambda admin: admin.describe_transactions(transactional_ids))
     )
     if as_json:
-        values = [_transaction(one) for one in found.values()]
+        values = [_transaction_value(one) for one in found.values()]
         print_json({"transactions": values, "errors": errors})
     elif found:
         _show_transactions(tuple(found.values()))
@@ -157,12 +157,12 @@ def producers_command(selection: Selection, as_json: bool, connection: Connectio
         raise click.UsageError("give --topic")
 
     async def describe(admin: Admin) -> _ByPartition[ProducerDescription]:
-        return await admin.describe_producers(await selection.of(admin))
+        return await admin.describe_producers(await selection.resolve(admin))
 
     found, errors = _split(connection.run(describe))
     rows = [(tp, one) for tp, producers in found.items() for one in producers]
     if as_json:
-        print_json({"producers": [_producer(tp, one) for tp, one in rows], "errors": errors})
+        print_json({"producers": [_producer_value(tp, one) for tp, one in rows], "errors": errors})
     else:
         _show_producers(rows)
     exit_with(f"{name}: {error}" for name, error in errors.items())
@@ -170,11 +170,11 @@ def producers_command(selection: Selection, as_json: bool, connection: Connectio
 
 @command.command("find-hanging", short_help="Find transactions that nothing will end.")
 @selecting
-@click.option("--all", "every", is_flag=True, help="Show all open transactions.")
+@click.option("--all", "show_all", is_flag=True, help="Show all open transactions.")
 @_json_option
 @connected
 def find_hanging_command(
-    selection: Selection, every: bool, as_json: bool, connection: Connection
+    selection: Selection, show_all: bool, as_json: bool, connection: Connection
 ) -> None:
     """Find transactions that are open in a partition, and that no coordinator knows, so that
     nothing will end them. Consumers with read_committed get nothing after them. Without --topic,
@@ -185,16 +185,16 @@ def find_hanging_command(
 
     async def find(admin: Admin) -> _ByPartition[OpenTransaction]:
         if selection:
-            return await admin.open_transactions(await selection.of(admin))
+            return await admin.open_transactions(await selection.resolve(admin))
         topics = [topic.name for topic in await admin.list_topics()]
         return await admin.open_transactions(await admin.partitions(topics))
 
     found, errors = _split(connection.run(find))
-    opened = [one for several in found.values() for one in several if every or one.is_hanging]
+    opened = [one for several in found.values() for one in several if show_all or one.is_hanging]
     if as_json:
-        print_json({"transactions": [_open(one) for one in opened], "errors": errors})
+        print_json({"transactions": [_open_value(one) for one in opened], "errors": errors})
     else:
-        _show_open(opened, "open transaction" if every else "hanging transaction")
+        _show_open(opened, "open transaction" if show_all else "hanging transaction")
     exit_with(f"{name}: {error}" for name, error in errors.items())
 
 
@@ -354,7 +354,7 @@ def _list_value(found: TransactionList) -> dict[str, object]:
     }
 
 
-def _transaction(one: TransactionDescription) -> dict[str, object]:
+def _transaction_value(one: TransactionDescription) -> dict[str, object]:
     return {
         "transactional_id": one.transactional_id,
         "state": one.state.value,
@@ -367,7 +367,7 @@ def _transaction(one: TransactionDescription) -> dict[str, object]:
     }
 
 
-def _producer(tp: TopicPartition, one: ProducerDescription) -> dict[str, object]:
+def _producer_value(tp: TopicPartition, one: ProducerDescription) -> dict[str, object]:
     return {
         "topic": tp.topic,
         "partition": tp.partition,
@@ -380,9 +380,9 @@ def _producer(tp: TopicPartition, one: ProducerDescription) -> dict[str, object]
     }
 
 
-def _open(one: OpenTransaction) -> dict[str, object]:
+def _open_value(one: OpenTransaction) -> dict[str, object]:
     return {
-        **_producer(one.partition, one.producer),
+        **_producer_value(one.partition, one.producer),
         "hanging": one.is_hanging,
-        "transaction": None if one.transaction is None else _transaction(one.transaction),
+        "transaction": None if one.transaction is None else _transaction_value(one.transaction),
     }

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from kafkagroup import Record
-from kafkagroup.cli._record_json import Placed, record_from_json, record_to_json
+from kafkagroup.cli._record_json import PlacedRecord, record_from_json, record_to_json
 from kafkagroup.types import TimestampType
 from kafkagroup.wire import NewRecord
 
@@ -31,7 +31,7 @@ def test_a_record_is_one_line_of_json() -> None:
 def test_a_record_round_trips(data: bytes | None) -> None:
     line = record_to_json(record(data, data, ("h", data)))
     assert "\n" not in line
-    assert record_from_json(line.encode()) == Placed(
+    assert record_from_json(line.encode()) == PlacedRecord(
         NewRecord(data, data, 1_000, (("h", data),)), 3
     )
 
@@ -61,9 +61,9 @@ def test_a_timestamp_that_stops_compaction_is_printed_and_refused(timestamp: int
 
 
 def test_the_shortest_record_is_accepted() -> None:
-    assert record_from_json(b'{"value": "v"}') == Placed(NewRecord(None, b"v"), None)
+    assert record_from_json(b'{"value": "v"}') == PlacedRecord(NewRecord(None, b"v"), None)
     given = {"value": None, "key": None, "headers": None, "timestamp": None, "partition": None}
-    assert record_from_json(json.dumps(given).encode()) == Placed(NewRecord(None, None), None)
+    assert record_from_json(json.dumps(given).encode()) == PlacedRecord(NewRecord(None, None), None)
 
 
 @pytest.mark.parametrize(
