@@ -77,7 +77,7 @@ def record_from_json(line: bytes) -> PlacedRecord:
 def _json_value(data: object) -> str | Mapping[str, str] | None:
     if data is None:
         return None
-    assert isinstance(data, bytes)
+    assert isinstance(data, bytes)  # `consume` has no deserializers
     try:
         return data.decode()
     except UnicodeDecodeError:

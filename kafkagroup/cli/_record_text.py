@@ -21,7 +21,7 @@ def _text(data: object) -> str:
     """Return the text of a key or value: "null" for None, \\xNN for bytes that are not UTF-8."""
     if data is None:
         return "null"
-    assert isinstance(data, bytes)
+    assert isinstance(data, bytes)  # `consume` has no deserializers
     return data.decode(errors="backslashreplace")
 
 

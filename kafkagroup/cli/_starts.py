@@ -60,7 +60,7 @@ class Start:
                 return end
             case int(offset):
                 return {tp: offset if offset >= 0 else at + offset for tp, at in end.items()}
-        assert self.at is not None
+        assert self.at is not None  # `consume` only seeks if one of the two is set
         stamp = round(self.at.timestamp() * 1000)
         found = await consumer.offsets_for_times(dict.fromkeys(end, stamp))
         return {tp: end[tp] if one is None else one.offset for tp, one in found.items()}
@@ -86,7 +86,7 @@ def since(ctx: click.Context, param: click.Parameter, value: str | None) -> date
     if value[:4].isdecimal() and "-" in value:
         return moment(ctx, param, value)
     before = duration(ctx, param, value)
-    assert before is not None
+    assert before is not None  # as value is not None
     try:
         return datetime.now(UTC) - before
     except OverflowError:

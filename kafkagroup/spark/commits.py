@@ -57,7 +57,7 @@ def pin(session: Logs, options: SourceOptions, planned: Positions) -> Positions:
     Raises: IllegalStateError if the group has members, or if its offsets are above `planned` and
     the option `rewind` is not set.
     """
-    assert options.group_id is not None
+    assert options.group_id is not None  # as `options.commits` is true
     group, offsets = options.group_id, dict(planned.offsets)
     # Offsets that the query names apply, even if an earlier start of it was committed.
     is_explicit = options.starting_offsets.kind == "offsets"

@@ -105,7 +105,7 @@ class _Source:
     def _apply(self, write: Callable[[Logs, str, Positions], object]) -> bool:
         """Call `write`, which is `commit` or `renew`, for each end; return whether it succeeded."""
         group = self.options.group_id
-        assert group is not None
+        assert group is not None  # as `options.listener_commits` is true
         timeout = min(_COMMIT_TIMEOUT, self.options.api_timeout)
         try:
             with Logs(attrs.evolve(self.options, api_timeout=timeout)) as session:

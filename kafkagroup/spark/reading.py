@@ -81,7 +81,7 @@ def positions_at(
             }
             return {**(starts if is_start else ends), **offsets}
         case "group":
-            assert options.group_id is not None
+            assert options.group_id is not None  # `parse_options` requires it
             committed = session.committed(options.group_id, starts)
             return {
                 tp: at.offset
