@@ -173,43 +173,48 @@ def _write(
 class CommitListener(StreamingQueryListener):
     """Commits each batch soon after it has ended: `spark.streams.addListener(CommitListener(o))`.
 
-    `options` are the source's options; it commits for the queries with the same `group.id`. A
-    failed commit is logged, and the commit of the next batch or `reconcile` replaces it.
+    `options` are the source's options; the listener commits for all queries with their `group.id`.
+    A failed commit is logged, and the commit of the next batch or `reconcile` replaces it.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = _with_group(options)
-        self._last_batches: dict[str, tuple[Positions, float]] = {}
-        """Query id -> the end of its last batch, and when it was committed or last renewed."""
+        self._options, self._group = _with_group(options)
+        self._last_batches: dict[str, tuple[list[Positions], float]] = {}
+        """Query id -> the ends of its last batch, one for each source with the group, and when they
+        were committed or last renewed."""
 
     def onQueryStarted(self, event: Any) -> None:
         pass
 
     def onQueryProgress(self, event: Any) -> None:
-        for source in event.progress.sources:
-            done = positions_of(source.endOffset)
-            if done is None or done.group is None or done.group != self._options.group_id:
-                continue
-            self._last_batches[str(event.progress.id)] = done, time.monotonic()
+        ends = [
+            done
+            for source in event.progress.sources
+            if (done := positions_of(source.endOffset)) is not None and done.group == self._group
+        ]
+        if ends:
+            self._last_batches[str(event.progress.id)] = ends, time.monotonic()
+        for done in ends:
             try:
                 with Logs(self._options) as session:
-                    commit(session, done.group, done)
+                    commit(session, self._group, done)
             except KafkaGroupError as error:
                 logger.warning(
                     "offsets of batch %d are not committed: %s", event.progress.batchId, error
                 )
 
     def onQueryIdle(self, event: Any) -> None:
-        done, renewed_at = self._last_batches.get(str(event.id), (None, 0.0))
+        ends, renewed_at = self._last_batches.get(str(event.id), ([], 0.0))
         now = time.monotonic()
-        if done is None or done.group is None or now < renewed_at + RENEWAL_INTERVAL:
+        if not ends or now < renewed_at + RENEWAL_INTERVAL:
             return
-        self._last_batches[str(event.id)] = done, now
-        try:
-            with Logs(self._options) as session:
-                renew(session, done.group, done)
-        except KafkaGroupError as error:
-            logger.warning("offsets of group %r are not renewed: %s", done.group, error)
+        self._last_batches[str(event.id)] = ends, now
+        for done in ends:
+            try:
+                with Logs(self._options) as session:
+                    renew(session, self._group, done)
+            except KafkaGroupError as error:
+                logger.warning("offsets of group %r are not renewed: %s", self._group, error)
 
     def onQueryTerminated(self, event: Any) -> None:
         self._last_batches.pop(str(event.id), None)
@@ -227,30 +232,30 @@ def reconcile(
     Raises: ConfigurationError if the checkpoint has no offsets of that group; IllegalStateError if
     the group has members; BrokerError; TransportError.
     """
-    parsed = _with_group(options)
+    parsed, group = _with_group(options)
     last = last_number(spark, f"{checkpoint}/commits")
     if last is None:
         return {}
     sources = positions_of_sources(read_text(spark, f"{checkpoint}/offsets/{last}"))
     known = [positions for positions in sources if positions is not None]
-    found = [positions for positions in known if positions.group == parsed.group_id]
+    found = [positions for positions in known if positions.group == group]
     # Positions without a group are of Spark's own connector, or of a query without group.id: there
     # is nothing to commit yet, and no error.
     if not found and all(positions.group for positions in known):
-        raise ConfigurationError(f"{checkpoint} has no offsets of group {parsed.group_id!r}")
+        raise ConfigurationError(f"{checkpoint} has no offsets of group {group!r}")
     new: dict[TopicPartition, int] = {}
     with Logs(parsed) as session:
         for done in found:
-            assert done.group is not None
-            new |= commit(session, done.group, done, renew=renew)
+            new |= commit(session, group, done, renew=renew)
     return new
 
 
-def _with_group(options: Mapping[str, str]) -> SourceOptions:
+def _with_group(options: Mapping[str, str]) -> tuple[SourceOptions, str]:
+    """Return the options and their group. Raises: ConfigurationError if they have none."""
     parsed = parse_options(options)
     if parsed.group_id is None:
         raise ConfigurationError("option group.id is missing")
-    return parsed
+    return parsed, parsed.group_id
 
 
 def positions_of(text: str | None) -> Positions | None:

@@ -218,6 +218,35 @@ def test_the_listener_commits_the_offsets_of_an_idle_query_again(
     assert broker.committed(name, tp) == [None]
 
 
+def test_the_listener_commits_the_offsets_of_each_source_of_an_idle_query_again(
+    broker: Any, name: str, planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept the end of the last source only, and the others' offsets expired."""
+    monkeypatch.setattr(commits, "RENEWAL_INTERVAL", 0.0)
+    topics = [f"{name}-{source}" for source in ("a", "b")]
+    sources = []
+    for topic in topics:
+        broker.create(topic)
+        broker.fill(topic, 0, numbered(0, 5))
+        reader = planner(subscribe=topic, group_id=name, commit="listener")
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        sources.append(SimpleNamespace(endOffset=json.dumps(end)))
+    listener = CommitListener(
+        {
+            "bootstrap.servers": broker.address,
+            "subscribe": ",".join(topics),
+            "group.id": name,
+        }
+    )
+    progress = SimpleNamespace(id="query", batchId=0, sources=sources)
+    listener.onQueryProgress(SimpleNamespace(progress=progress))
+    for topic in topics:
+        tp = TopicPartition(topic, 0)
+        delete_offsets(broker, name, tp)
+        listener.onQueryIdle(SimpleNamespace(id="query"))
+        assert broker.committed(name, tp) == [5]
+
+
 def delete_offsets(broker: Any, group: str, tp: TopicPartition) -> None:
     async def delete() -> None:
         async with Admin(bootstrap_servers=broker.address) as admin:
