@@ -18,6 +18,7 @@ _HOMES = {
     "LocalKafka": "local",
     "LocalZooKeeper": "zookeeper",
 }
+"""Name -> the module that defines it."""
 
 
 if not TYPE_CHECKING:  # a type checker would accept every name

@@ -74,7 +74,7 @@ def resolve_jars(version: str, java: str, *, timeout: float = DOWNLOAD_TIMEOUT) 
 
 
 def resolve(jars: JarSet, java: str, *, timeout: float = DOWNLOAD_TIMEOUT) -> Path:
-    """Do the same for any set of jars, with its own name and environment variable."""
+    """Do the same as `resolve_jars`, for any set of jars."""
     given = os.environ.get(jars.variable)
     if given:
         if not any(Path(given).glob(jars.required_jar)):

@@ -1,4 +1,4 @@
-"""An additional listener of `LocalKafka`: TLS, SASL, and the broker settings for them. Pure.
+"""An additional listener of `LocalKafka`: TLS, SASL, and the broker settings for them. No I/O.
 
 `LocalKafka` writes the settings to `server.properties`, so certificates and passwords are passed as
 text. Nothing here depends on Kafka's version.

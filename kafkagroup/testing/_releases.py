@@ -111,7 +111,7 @@ class Release:
     """Version of slf4j-simple. It must be that of the slf4j-api that this Kafka depends on:
     otherwise Maven (nearest version) and Ivy (highest version) resolve different jars, whose
     checksums do not match."""
-    zookeeper: bool = False
+    uses_zookeeper: bool = False
     """Whether the cluster uses a ZooKeeper node (which is part of Kafka's jars) instead of
     KRaft."""
     internal_topic_settings: tuple[str, ...] = ("transaction.state.log",)
@@ -142,11 +142,13 @@ class Release:
     @property
     def listeners(self) -> tuple[str, ...]:
         """Names of the built-in listeners of every node."""
-        return ("CLIENT", "INTERNAL") if self.zookeeper else ("CLIENT", "INTERNAL", "CONTROLLER")
+        return (
+            ("CLIENT", "INTERNAL") if self.uses_zookeeper else ("CLIENT", "INTERNAL", "CONTROLLER")
+        )
 
     def check_listeners(self, added: Mapping[str, Listener], nodes: int) -> None:
         """Raises: ConfigurationError if this number of nodes cannot have these listeners."""
-        if added and self.zookeeper:
+        if added and self.uses_zookeeper:
             raise ConfigurationError(
                 f"Kafka {self.version} runs here on ZooKeeper, without additional listeners;"
                 " choose a release that runs on KRaft"
@@ -170,7 +172,7 @@ class Release:
 
         `scram_users` maps the names of users that authenticate with SCRAM to their passwords.
         """
-        if self.zookeeper:
+        if self.uses_zookeeper:
             return ()
         tool = ("kafka.tools.StorageTool", "format", "--config", "server.properties")
         added = (
@@ -190,7 +192,7 @@ class Release:
         users: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
         """Return the settings of one node; `listeners` are the additional ones, by name."""
-        copies = min(3, len(cluster))
+        replicas = min(3, len(cluster))
         ports = cluster[node]
         added = listeners or {}
         properties = {
@@ -210,7 +212,7 @@ class Release:
             "group.min.session.timeout.ms": "100",
             # Kafka's default of 50 partitions delays the first group by a second.
             "offsets.topic.num.partitions": "3",
-            "offsets.topic.replication.factor": str(copies),
+            "offsets.topic.replication.factor": str(replicas),
             # 128 MiB by default, allocated from the heap at the start.
             "log.cleaner.dedupe.buffer.size": str(4 << 20),
             # With Kafka's default, a test would wait 15 s for compaction.
@@ -218,10 +220,10 @@ class Release:
         }
         for log in self.internal_topic_settings:
             properties[f"{log}.num.partitions"] = "3"
-            properties[f"{log}.replication.factor"] = str(copies)
+            properties[f"{log}.replication.factor"] = str(replicas)
             # One less than the replicas, or writes to the topic fail while a node is down.
-            properties[f"{log}.min.isr"] = str(max(1, copies - 1))
-        if self.zookeeper:
+            properties[f"{log}.min.isr"] = str(max(1, replicas - 1))
+        if self.uses_zookeeper:
             properties |= _with_zookeeper(node, zookeeper_port)
         else:
             properties |= _with_quorum(node, cluster)
@@ -264,7 +266,7 @@ def _with_zookeeper(node: int, port: int | None) -> dict[str, str]:
     return {
         "broker.id": str(node),
         "zookeeper.connect": f"{HOST}:{port}",
-        # As the KRaft session above. Later releases have a default of 18 s.
+        # As long as the KRaft session above. It is 2.4.1's default, but not that of later releases.
         "zookeeper.session.timeout.ms": "6000",
     }
 
@@ -283,7 +285,7 @@ _RELEASES: Mapping[str, Release] = {
             },
         ),
         Release("3.9.1", slf4j_version="1.7.36"),
-        Release("2.4.1", slf4j_version="1.7.28", zookeeper=True),
+        Release("2.4.1", slf4j_version="1.7.28", uses_zookeeper=True),
     )
 }
 

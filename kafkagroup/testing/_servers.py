@@ -37,9 +37,9 @@ _STOP_TIMEOUT = 30.0
 
 _LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
-# Blocks on a pipe from the owner until the owner ends, in whatever way, then kills the JVM. The PID
-# may have been reused by then, so the process must have the node's mark in its command line (read
-# with `ps` where there is no /proc).
+# Blocks on a pipe from the owner until the owner ends, in whatever way, then kills the JVM. $0 is
+# the JVM's PID, $1 the node's mark. The PID may have been reused by then, so the process must have
+# the mark in its command line (read with `ps` where there is no /proc).
 _WATCHDOG = """
 read -r _
 if grep -qsF -- "$1" "/proc/$0/cmdline" || ps -o args= -p "$0" 2>/dev/null | grep -qF -- "$1"
@@ -57,7 +57,7 @@ class Server:
     """Main class and arguments."""
     process: subprocess.Popen[bytes] | None = None
     watchdog: subprocess.Popen[bytes] | None = None
-    paused: bool = False
+    is_paused: bool = False
 
     @property
     def mark(self) -> str:
@@ -69,7 +69,7 @@ class Server:
         return self.directory / "output.log"
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the JVM runs, paused or not."""
         return self.process is not None and self.process.poll() is None
 
@@ -77,9 +77,10 @@ class Server:
         """Pause or resume the JVM. By name: Windows, where none is started, lacks the signals."""
         assert self.process is not None
         self.process.send_signal(signal.Signals[name])
-        self.paused = name == "SIGSTOP"
+        self.is_paused = name == "SIGSTOP"
 
     def spawn(self, java: Sequence[str]) -> None:
+        """Start the JVM and its watchdog."""
         with self.output.open("ab") as log:
             self.process = subprocess.Popen(
                 # Native libraries are unpacked to the temporary directory; a killed JVM leaves
@@ -102,8 +103,8 @@ class Server:
         )
 
     def end(self, timeout: float | None = None) -> bool:
-        """Stop the JVM within `timeout` seconds, and kill it after that, or kill it at once; wait
-        for its exit. False: it was killed after the timeout."""
+        """Stop the JVM, and kill it after `timeout` seconds; without a timeout, kill it at once.
+        Return when it has exited: False if it was killed after the timeout."""
         assert self.process is not None
         if timeout is None:
             self.process.kill()
@@ -127,7 +128,7 @@ class Server:
             self.watchdog.kill()
             self.watchdog.communicate()
         self.process = self.watchdog = None
-        self.paused = False
+        self.is_paused = False
 
     def raise_if_ended(self, name: str) -> None:
         """Raises: LocalKafkaError with the JVM's output if the JVM has exited."""
@@ -266,7 +267,7 @@ class Servers(ABC, Generic[N]):
         `start` does (the JVM is then left as it is); IllegalStateError if the node runs.
         """
         stopped = self._node(node)
-        if stopped.runs:
+        if stopped.is_running:
             raise IllegalStateError(f"node {node} is running")
         stopped.forget()
         deadline = time.monotonic() + self.start_timeout
@@ -302,13 +303,13 @@ class Servers(ABC, Generic[N]):
 
     def _running(self, node: int) -> N:
         running = self._node(node)
-        if not running.runs:
+        if not running.is_running:
             raise IllegalStateError(f"node {node} is not running")
         return running
 
     def _unpaused(self) -> list[N]:
         """Return the nodes that were started and are not paused."""
-        return [n for n in self._nodes.values() if n.process is not None and not n.paused]
+        return [n for n in self._nodes.values() if n.process is not None and not n.is_paused]
 
     def _await_all(self, deadline: float) -> None:
         for node in self._unpaused():

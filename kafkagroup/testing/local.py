@@ -35,8 +35,12 @@ __all__ = ["Listener", "LocalKafka", "LocalKafkaError", "LocalKafkaUnavailable"]
 _CLIENT = "CLIENT"
 """The name of every node's listener for clients."""
 
-_BROKER = ("kafka.Kafka", "server.properties")
-_ZOOKEEPER = ("org.apache.zookeeper.server.quorum.QuorumPeerMain", "./zoo.cfg")
+_CLUSTER_ID = "cluster.id="
+"""The beginning of a line in `meta.properties`."""
+
+# Main classes and their arguments.
+_BROKER_MAIN = ("kafka.Kafka", "server.properties")
+ZOOKEEPER_MAIN = ("org.apache.zookeeper.server.quorum.QuorumPeerMain", "./zoo.cfg")
 
 # Brokers can request sessions from one second (two ticks) to a minute.
 _ZOO_CFG = """\
@@ -54,7 +58,7 @@ admin.enableServer=false
 class _Node(Node):
     """One broker."""
 
-    main: Sequence[str] = _BROKER
+    main: Sequence[str] = _BROKER_MAIN
     ports: Ports
     data: Path
     """The first log directory of the node."""
@@ -66,10 +70,9 @@ class _Node(Node):
             lines = (self.data / "meta.properties").read_text("ascii").splitlines()
         except FileNotFoundError:
             return None
-        return next((line[len(_ID) :] for line in lines if line.startswith(_ID)), None)
-
-
-_ID = "cluster.id="
+        return next(
+            (line[len(_CLUSTER_ID) :] for line in lines if line.startswith(_CLUSTER_ID)), None
+        )
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -77,9 +80,9 @@ class _ZooKeeper(Server):
     """The ZooKeeper node of a cluster that uses ZooKeeper."""
 
     port: int
-    main: Sequence[str] = _ZOOKEEPER
+    main: Sequence[str] = ZOOKEEPER_MAIN
 
-    def brokers(self) -> frozenset[int] | None:
+    def registered_brokers(self) -> frozenset[int] | None:
         """Ids of the brokers with a live session; None while ZooKeeper does not answer."""
         try:
             with socket.create_connection((HOST, self.port), timeout=1.0) as connection:
@@ -163,11 +166,11 @@ class LocalKafka(Servers[_Node]):
     def _lay_out(self, directory: Path, undo: ExitStack) -> None:
         release = find_release(self.version)
         names = (*release.listeners, *self.listeners)
-        ports = iter(reserve_ports(self.nodes * len(names) + release.zookeeper, undo))
+        ports = iter(reserve_ports(self.nodes * len(names) + int(release.uses_zookeeper), undo))
         cluster = {
             number: {name: next(ports) for name in names} for number in range(1, self.nodes + 1)
         }
-        zookeeper_port = next(ports) if release.zookeeper else None
+        zookeeper_port = next(ports) if release.uses_zookeeper else None
         self._zookeeper = None
         if zookeeper_port is not None:
             home = directory / "zookeeper"
@@ -202,8 +205,8 @@ class LocalKafka(Servers[_Node]):
             def is_unregistered() -> bool:
                 # A broker exits at startup while its id is still registered by the session of its
                 # killed predecessor.
-                alive = zookeeper.brokers()
-                return alive is not None and node.id not in alive
+                registered = zookeeper.registered_brokers()
+                return registered is not None and node.id not in registered
 
             timeout_message = f"ZooKeeper was not ready for {node}"
             self._await(is_unregistered, zookeeper, "ZooKeeper", timeout_message, deadline)
@@ -214,10 +217,10 @@ class LocalKafka(Servers[_Node]):
         # The top bit is cleared: a leading "-" (bits 111110) would be parsed as an option.
         number = uuid.uuid4().int & (1 << 127) - 1
         cluster_id = base64.urlsafe_b64encode(number.to_bytes(16)).decode()[:22]
-        by_scram = any(
+        uses_scram = any(
             set(SCRAM_MECHANISMS) & set(one.mechanisms) for one in self.listeners.values()
         )
-        command = release.format_command(cluster_id, self.users if by_scram else {})
+        command = release.format_command(cluster_id, self.users if uses_scram else {})
         if not command:
             return
         running = []
@@ -248,8 +251,8 @@ class LocalKafka(Servers[_Node]):
                     )
 
     def _serves(self, node: _Node) -> bool:
-        """Whether the node lists every running node."""
-        listed = _brokers(node.ports["INTERNAL"], node.cluster_id)
+        """Whether the node lists every running node, and its listeners accept connections."""
+        listed = _listed_brokers(node.ports["INTERNAL"], node.cluster_id)
         return {other.id for other in self._unpaused()} <= listed and all(
             # The listeners open one after another.
             _accepts(node.ports[name])
@@ -274,9 +277,10 @@ def _accepts(port: int) -> bool:
     return True
 
 
-def _brokers(port: int, cluster_id: str | None) -> frozenset[int]:
-    """Return the broker ids that the broker at `port` lists; none until it answers as ours."""
-    # Version 2 is the lowest with a cluster id: another server may have taken the port.
+def _listed_brokers(port: int, cluster_id: str | None) -> frozenset[int]:
+    """Return the ids of the brokers that the broker at `port` lists; none before it responds, or if
+    its cluster has another id, as another server may have taken the port."""
+    # Metadata of no topics, without a client id, in the lowest version with a cluster id: 2.
     request = struct.pack(">hhihi", 3, 2, 0, -1, 0)
     try:
         with (

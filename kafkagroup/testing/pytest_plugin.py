@@ -46,7 +46,9 @@ import pytest
 __all__ = ["kafka"]
 
 _START_TIMEOUT = 10.0
+"""Seconds that `address` and Docker have to answer."""
 _JVM_TIMEOUT = 60.0
+"""Seconds for the start of the container's JVM. `LocalKafka` has a timeout of its own."""
 _REPORT = pytest.StashKey[list[str]]()
 """The lines of the terminal summary; absent in a run that does not use the fixture."""
 _NEEDS_REAL = pytest.StashKey[bool]()
@@ -82,7 +84,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def _chosen_sources(config: pytest.Config) -> Sequence[str]:
-    """The names of the sources to try, in order."""
+    """Return the names of the sources to try, in order."""
     choice = os.environ.get("KAFKAGROUP_KAFKA")
     if choice is None:
         if config.stash.get(_NEEDS_REAL, False):
@@ -185,7 +187,8 @@ def _container() -> Iterator[str]:
         problem = str(error)
     if problem:
         # Docker's client leaves its unconnected socket to the garbage collector. Collected later,
-        # it would raise a ResourceWarning, hence an error, in an unrelated test.
+        # it would raise a ResourceWarning, hence an error, in an unrelated test. Not in the
+        # `except` above, where the traceback still refers to the socket.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gc.collect()

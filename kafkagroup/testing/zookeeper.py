@@ -16,7 +16,7 @@ import attrs
 from kafkagroup.testing._jars import LocalKafkaError, resolve
 from kafkagroup.testing._releases import HOST, NETTY, ZOOKEEPER
 from kafkagroup.testing._servers import Node, Servers, reserve_ports
-from kafkagroup.testing.local import _ZOOKEEPER
+from kafkagroup.testing.local import ZOOKEEPER_MAIN
 
 __all__ = ["LocalZooKeeper"]
 
@@ -35,7 +35,7 @@ _SETTINGS = {
 class _Node(Node):
     """One server of the ensemble."""
 
-    main: Sequence[str] = _ZOOKEEPER
+    main: Sequence[str] = ZOOKEEPER_MAIN
     port: int
     secure_port: int
 
@@ -75,7 +75,7 @@ class LocalZooKeeper(Servers[_Node]):
     """The tick. A session lasts at least two ticks; followers report their sessions to the leader
     every half tick."""
     certificate: str | None = attrs.field(default=None, kw_only=True, repr=False)
-    """PEM: a private key in PKCS #8, then the certificates from the servers' own up. If set, the
+    """PEM: a private key (PKCS #8), then the certificate chain, the servers' own first. If set, the
     servers also accept TLS, at `secure_hosts`; this needs Netty, whose jars are downloaded in the
     same way (`KAFKAGROUP_NETTY_JARS`)."""
     client_ca: str | None = attrs.field(default=None, kw_only=True)

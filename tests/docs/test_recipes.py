@@ -289,7 +289,7 @@ def test_the_worker_answers_its_probes_and_keeps_its_place_over_a_restart(tmp_pa
             assert kafka.committed("billing", "orders")[1] == offset + 1
             (member,) = kafka.describe_group("billing").members
             assert member.group_instance_id == "billing-0"
-            generations.append(kafka._cluster.coordinator.groups["billing"].generation)
+            generations.append(kafka._cluster.classic_coordinator.groups["billing"].generation)
         assert generations[0] == generations[1]  # its return was no rebalance
 
 

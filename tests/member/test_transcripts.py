@@ -54,7 +54,7 @@ from kafkagroup.member.vocabulary import (
     WakeAt,
     Woke,
 )
-from kafkagroup.testing.embedded.coordinator import Caller, GroupCoordinator
+from kafkagroup.testing.embedded.coordinator import Caller, ClassicCoordinator
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
 from kafkagroup.types import TopicPartition
@@ -160,7 +160,7 @@ class Simulation:
         def new_id() -> str:
             return str(next(ids.setdefault(self.requester, count(1))))
 
-        self.coordinator = GroupCoordinator(self.timers, new_id, BrokerSettings())
+        self.coordinator = ClassicCoordinator(self.timers, new_id, BrokerSettings())
         self.heartbeats: Counter[str] = Counter()
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()

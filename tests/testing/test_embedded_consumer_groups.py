@@ -366,7 +366,7 @@ def test_a_commit_fails_as_a_whole_for_one_partition_of_another_member() -> None
             subscribed_topic_names=("t",),
             topic_partitions=(),
         )
-        cluster.consumer_groups.heartbeat(request, caller)
+        cluster.consumer_coordinator.heartbeat(request, caller)
     for owned in (None, (0,)):
         request = ConsumerGroupHeartbeatRequest(
             group_id="g",
@@ -376,7 +376,7 @@ def test_a_commit_fails_as_a_whole_for_one_partition_of_another_member() -> None
             if owned is None
             else listed({cluster.topics["t"].topic_id: owned}),
         )
-        cluster.consumer_groups.heartbeat(request, caller)
+        cluster.consumer_coordinator.heartbeat(request, caller)
     response = commit(
         cluster,
         1,
@@ -501,7 +501,7 @@ def test_members_that_an_administrator_removes_leave_in_one_epoch() -> None:
     one_group.join("b")
     one_group.join("c")
     identities = (("", "i"), ("a", "i"), ("b", None), ("b", "i"), ("c", "j"), ("", None))
-    response = one_group.coordinator.remove(
+    response = one_group.coordinator.remove_members(
         LeaveGroupRequest(
             group_id="g",
             members=tuple(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kafkagroup.errors import ErrorCode
-from kafkagroup.testing.embedded.coordinator import Caller, GroupCoordinator
+from kafkagroup.testing.embedded.coordinator import Caller, ClassicCoordinator
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
 from kafkagroup.wire.messages.group import (
@@ -39,7 +39,7 @@ class Story:
     def __init__(self, **settings: Any) -> None:
         self.timers = Timers()
         ids = count(1)
-        self.coordinator = GroupCoordinator(
+        self.coordinator = ClassicCoordinator(
             self.timers, lambda: str(next(ids)), BrokerSettings(**settings)
         )
         self.now = 0.0

@@ -84,12 +84,12 @@ def test_read_truncates_at_the_limit_but_returns_the_first_batch_whole(log: Part
 def test_offset_lookups_by_position_and_time(log: PartitionLog) -> None:
     assert log.earliest() == TimedOffset(0, -1, 0)
     assert log.latest() == TimedOffset(6, -1, 2)
-    assert log.newest() == TimedOffset(4, 50, 2)
+    assert log.at_max_timestamp() == TimedOffset(4, 50, 2)
     assert log.at_time(0) == TimedOffset(0, 10, 0)
     assert log.at_time(15) == TimedOffset(1, 30, 0)
     assert log.at_time(31) == TimedOffset(3, 40, 0)
     assert log.at_time(51) == TimedOffset()
-    assert PartitionLog().newest() == TimedOffset()
+    assert PartitionLog().at_max_timestamp() == TimedOffset()
 
 
 def test_ends_of_leader_epochs(log: PartitionLog) -> None:

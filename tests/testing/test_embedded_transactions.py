@@ -198,7 +198,7 @@ async def test_a_partition_forgets_a_producer_that_does_not_write() -> None:
 @VIRTUAL
 async def test_the_last_epoch_is_followed_by_another_producer_id() -> None:
     async with writer() as (kafka, producer):
-        found = kafka._cluster.transactions.transactions["tx"]
+        found = kafka._cluster.transaction_coordinator.transactions["tx"]
         found.identity = attrs.evolve(found.identity, epoch=32766)
         producer.epoch, first = 32766, producer.producer_id
         assert await producer.write("a") == [NONE]

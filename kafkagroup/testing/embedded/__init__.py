@@ -3,20 +3,21 @@
 It responds as Apache Kafka 4.3.1 does: `tests/verification/model` sends the same requests to both
 and compares the responses. These differences are intentional:
 
-- There are no share groups and streams groups.
+- There are no share groups, and no streams groups.
 - The markers of a transaction are written at once, or after `transaction_marker_delay`, and in all
   partitions together. Two-phase commits do not exist.
 - All members of a group use the same protocol, classic or KIP-848. Kafka lets a group migrate
   member by member.
-- There are no quotas and no ACLs: DescribeAcls returns none, and everything is allowed. Nothing
-  expires: neither records nor a group's committed offsets (see `EmbeddedKafka.expire_offsets`).
-- `__consumer_offsets` and `__transaction_state` are created with the first look for a coordinator,
-  and have no records.
-- All options of topics may be set and described, without their documentation; those of brokers are
-  `BrokerSettings`, and do not change while it runs. These options of topics have an effect:
-  `max.message.bytes`, `min.insync.replicas`, `message.timestamp.type`,
-  `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms` (without a default), and of
-  `cleanup.policy` that records of compacted topics need a key.
+- There are no quotas and no ACLs: DescribeAcls returns none, and everything is allowed. Neither
+  records nor a group's committed offsets expire (see `EmbeddedKafka.expire_offsets`).
+- `__consumer_offsets` and `__transaction_state` are created by the first FindCoordinator of a group
+  or a transactional id, and stay empty.
+- All options of topics can be set and described, without their documentation. The options of
+  brokers are those of `BrokerSettings`, and do not change while the cluster runs. These options of
+  topics have an effect: `max.message.bytes`, `min.insync.replicas`, `message.timestamp.type`,
+  `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms` (there is no limit unless
+  the topic sets one), and `cleanup.policy` (in a topic with `compact` records need a key, and
+  DeleteRecords needs `delete`).
 - Every node has an up-to-date replica of every partition: the high watermark is the log's end.
   A node that takes over partitions or groups does so at once, and never returns
   COORDINATOR_LOAD_IN_PROGRESS.
@@ -26,8 +27,8 @@ and compares the responses. These differences are intentional:
 - Members are listed in the order in which they joined, and the oldest eligible member becomes the
   leader. In Kafka the order of a hash table decides both, as it does the order of topics in some
   responses.
-- At the limit of fetch sessions, no session is evicted that was used in the last two minutes. Kafka
-  also lets the large sessions of followers evict others.
+- At the limit of fetch sessions, only a session that was not used for two minutes is evicted. Kafka
+  also lets larger sessions and those of followers evict others.
 - Patterns of transactional ids in ListTransactions are read by Python's `re`, not by RE2J.
 - The texts of error messages are not Kafka's.
 """

@@ -98,6 +98,7 @@ Reply = Callable[[Any], None]
 _HEADER = struct.Struct(">hhih")
 _LENGTH_AND_ID = struct.Struct(">ii")
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""A valid name or version of a client's software (KIP-511)."""
 
 
 @attrs.frozen
@@ -131,7 +132,7 @@ def read_request(frame: bytes) -> Incoming:
         client_id = frame[_HEADER.size : body].decode()
         if version in cls.flexible:
             body = _skip_tags(frame, body)
-    except (UnicodeDecodeError, IndexError) as error:
+    except UnicodeDecodeError as error:
         raise DecodeError(f"request header: {error}") from None
     # Trailing bytes are ignored, as in Kafka: librdkafka 2.x sends some after a Metadata request
     # for all topics, which would otherwise fail.
@@ -141,7 +142,7 @@ def read_request(frame: bytes) -> Incoming:
 
 def _skip_tags(frame: bytes, pos: int) -> int:
     count, pos = read_uvarint(frame, pos)
-    for _ in range(min(count, len(frame))):
+    for _ in range(count):
         _, pos = read_uvarint(frame, pos)
         size, pos = read_uvarint(frame, pos)
         pos += size
@@ -154,8 +155,10 @@ def write_response(incoming: Incoming, response: object) -> bytes:
     cls = type(incoming.request)
     is_api_versions = cls is ApiVersionsRequest
     if is_api_versions and version not in cls.versions:
+        # KIP-511: version 0 of the response is the one that every client can read.
         version = 0
     if isinstance(response, JoinGroupResponse) and version < 7 and response.protocol_name is None:
+        # The field is nullable only since version 7.
         response = evolve(response, protocol_name="")
     body = encode(response, version)
     # An ApiVersions response has no tagged fields in its header: no version is agreed on yet.
@@ -180,12 +183,13 @@ def _api_versions(
     cluster: Cluster, node_id: int, request: ApiVersionsRequest, caller: Caller
 ) -> ApiVersionsResponse:
     if caller.version not in ApiVersionsRequest.versions:
-        requested = tuple(key for key in _SUPPORTED if key.api_key == ApiVersionsRequest.api_key)
-        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=requested)
+        own = tuple(api for api in _SUPPORTED if api.api_key == ApiVersionsRequest.api_key)
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
     software = (request.client_software_name, request.client_software_version)
     if caller.version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in software):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
     keys = _SUPPORTED if cluster.settings.consumer_groups else _SUPPORTED_WITHOUT_CONSUMER_GROUPS
+    # Name -> the highest supported level, and the finalized one.
     features = {
         "group.version": (1, int(cluster.settings.consumer_groups)),
         "transaction.version": (2, cluster.transaction_version),
@@ -195,7 +199,10 @@ def _api_versions(
         api_keys=keys,
         supported_features=tuple(
             SupportedFeatureKey(
-                name=name, min_version=0 if caller.version >= 4 else 1, max_version=highest
+                name=name,
+                # Clients that send a version below 4 cannot handle a lowest level of 0.
+                min_version=0 if caller.version >= 4 else 1,
+                max_version=highest,
             )
             for name, (highest, _) in features.items()
         ),
@@ -209,7 +216,8 @@ def _api_versions(
     )
 
 
-# The connection's `SaslAuthenticator` handles these two requests unless SASL is off.
+# These two requests get here only if SASL is off or the client is already authenticated: otherwise
+# the connection's `SaslAuthenticator` responds to them.
 
 
 def _sasl_handshake(
@@ -272,7 +280,7 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
             cluster, node_id, request
         )
     ),
-    DescribeTransactionsRequest: _immediate(transaction_admin.describe),
+    DescribeTransactionsRequest: _immediate(transaction_admin.describe_transactions),
     EndTxnRequest: _immediate(transaction_requests.end),
     FetchRequest: reads.fetch,
     FindCoordinatorRequest: _immediate(
@@ -280,12 +288,12 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     ),
     HeartbeatRequest: _immediate(group_requests.heartbeat),
     IncrementalAlterConfigsRequest: _immediate(config_requests.alter_incrementally),
-    InitProducerIdRequest: _immediate(transaction_requests.begin),
+    InitProducerIdRequest: _immediate(transaction_requests.init_producer_id),
     JoinGroupRequest: group_requests.join,
     LeaveGroupRequest: _immediate(group_requests.leave),
     ListGroupsRequest: _immediate(group_requests.list_groups),
     ListOffsetsRequest: _immediate(reads.list_offsets),
-    ListTransactionsRequest: _immediate(transaction_admin.list_all),
+    ListTransactionsRequest: _immediate(transaction_admin.list_transactions),
     MetadataRequest: _immediate(
         lambda cluster, node_id, request, caller: topics.metadata(cluster, request, caller)
     ),
@@ -313,7 +321,8 @@ _LOWEST: dict[type[Request[Any]], int] = {
     # Like Kafka 4, advertise Produce from version 0 on, though only 3 and later are accepted:
     # librdkafka before 2.8 would otherwise find no version that supports its compression.
     ProduceRequest: 0,
-    # After SaslHandshake v0, tokens come without headers. Kafka still supports that.
+    # After SaslHandshake v0, tokens come without request headers. Kafka supports that, this broker
+    # does not.
     SaslHandshakeRequest: 1,
 }
 """Lowest advertised versions, where they differ from the versions that can be decoded."""
@@ -322,7 +331,7 @@ _HIGHEST: dict[type[Request[Any]], int] = {
     # Version 6 is not stable in Kafka 4.3: it belongs to two-phase commits.
     InitProducerIdRequest: 5,
 }
-"""Highest advertised versions, where they differ."""
+"""Highest advertised versions, where they differ from the versions that can be decoded."""
 
 _SUPPORTED = tuple(
     ApiVersion(

@@ -49,6 +49,7 @@ def _ms(default: int, value: Callable[[BrokerSettings], float]) -> _BrokerOption
     return _BrokerOption(ConfigType.INT, str(default), lambda s: round(value(s) * 1000))
 
 
+# The defaults are Kafka's, which `BrokerSettings` does not always have.
 _SETTINGS: Mapping[str, _BrokerOption] = {
     "auto.create.topics.enable": _BrokerOption(
         ConfigType.BOOLEAN, "true", lambda s: str(s.auto_create_topics).lower()
@@ -82,12 +83,13 @@ _OTHERS: Mapping[str, tuple[ConfigValue, ...]] = {
         ConfigValue("log.retention.ms", "-1", ConfigSource.STATIC),
         ConfigValue("log.retention.hours", "168", ConfigSource.DEFAULT),
     ),
-    # Clusters with eligible leader replicas, which new ones have, are created with it.
+    # New clusters have eligible leader replicas (KIP-966), with which Kafka sets this option.
     "min.insync.replicas": (
         ConfigValue("min.insync.replicas", "1", ConfigSource.DYNAMIC_DEFAULT),
         ConfigValue("min.insync.replicas", "1", ConfigSource.DEFAULT),
     ),
 }
+"""Options of brokers that have more values than the default of the topic's option, or others."""
 
 
 def broker_values(settings: BrokerSettings) -> dict[str, tuple[ConfigType, list[ConfigValue]]]:

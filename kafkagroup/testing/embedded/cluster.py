@@ -20,7 +20,7 @@ import attrs
 
 from kafkagroup.errors import BrokerError, ErrorCode
 from kafkagroup.testing.embedded.consumer_coordinator import ConsumerCoordinator
-from kafkagroup.testing.embedded.coordinator import GroupCoordinator
+from kafkagroup.testing.embedded.coordinator import ClassicCoordinator
 from kafkagroup.testing.embedded.fetch_sessions import FetchSessions
 from kafkagroup.testing.embedded.log import PartitionLog
 from kafkagroup.testing.embedded.settings import BrokerSettings
@@ -46,13 +46,14 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @attrs.define(eq=False)
 class Node:
-    """A broker id, and the address that is advertised to clients."""
+    """One broker: its id, the address that is advertised to clients, and its fetch sessions."""
 
     node_id: int
     host: str
     port: int
+    """0 until the node listens, if the system chooses the port; -1 in a cluster without sockets."""
     fetch_sessions: FetchSessions
-    alive: bool = True
+    is_alive: bool = True
 
 
 @attrs.define(eq=False)
@@ -92,20 +93,22 @@ class Cluster:
         cluster_id: str | None = None,
     ) -> None:
         self.cluster_id = cluster_id
-        """None for the usual one."""
+        """The id in Metadata responses; None for `topics.CLUSTER_ID`."""
         self._random = Random(seed)
         self.settings = settings
         self.timers = Timers()
         slots = settings.max_incremental_fetch_session_cache_slots
         self.nodes = {
-            node_id: Node(node_id, "", -1, FetchSessions(self._session_id, slots))
+            node_id: Node(node_id, "", -1, FetchSessions(self._new_session_id, slots))
             for node_id in node_ids
         }
         self.topics: dict[str, Topic] = {}
         self.topic_creations = 0
         """How many topics have been created, also those that were deleted since."""
-        self.coordinator = GroupCoordinator(self.timers, lambda: str(self.new_id()), settings)
-        self.consumer_groups = ConsumerCoordinator(
+        self.classic_coordinator = ClassicCoordinator(
+            self.timers, lambda: str(self.new_id()), settings
+        )
+        self.consumer_coordinator = ConsumerCoordinator(
             self.timers,
             settings,
             counts=lambda: {name: len(topic.partitions) for name, topic in self.topics.items()},
@@ -120,39 +123,42 @@ class Cluster:
         ] = {}
         """Group -> producer id -> the offsets that its open transaction commits; None for one that
         a commit without a transaction has replaced since."""
-        self.transactions = TransactionCoordinator(self.timers, settings, self._write_markers)
+        self.transaction_coordinator = TransactionCoordinator(
+            self.timers, settings, self._write_markers
+        )
         self.transaction_version = settings.transaction_version
         """The finalized feature `transaction.version`."""
         self.transaction_version_changes = 0
         """How often it was changed: the epoch of the finalized features."""
         self.wall: Callable[[], float] = time.time
-        """Returns the time for timestamps of records, in seconds since the epoch."""
+        """Returns the time for the timestamps of records, in seconds since the epoch."""
         self.fetch_callbacks: dict[object, Callable[[], None]] = {}
         """Callbacks for when there may be more to fetch, keyed by the waiting fetch."""
         self.refusal: Callable[[int, type[Request[Any]], TopicPartition], int] = _no_refusal
         """Returns the injected error code of a partition's entry in a response; 0 for none."""
         self.refusal_after: Callable[[int, type[Request[Any]], TopicPartition], int] = _no_refusal
-        """The same, for a request that was executed."""
+        """The same, for an entry that gets the error code after the request was executed for it."""
         self._chosen_coordinators: dict[str, int] = {}
+        """Group or transactional id -> the node that `move_coordinator` chose."""
 
     def new_id(self) -> UUID:
         """Return a random id for a topic or a member."""
         return UUID(int=self._random.getrandbits(128), version=4)
 
     def _new_short_id(self) -> str:
-        """Return a random id in Base64, as Kafka writes them: without a hyphen at its start."""
+        """Return a random id in Base64, as Kafka writes its ids: without a leading hyphen."""
         while True:
             text = urlsafe_b64encode(self.new_id().bytes).decode().rstrip("=")
             if not text.startswith("-"):
                 return text
 
-    def _session_id(self) -> int:
+    def _new_session_id(self) -> int:
         return self._random.randrange(1, 2**31)
 
     @property
-    def live(self) -> list[int]:
+    def live_ids(self) -> list[int]:
         """The ids of the nodes that are alive, sorted."""
-        return [node.node_id for node in self.nodes.values() if node.alive]
+        return [node.node_id for node in self.nodes.values() if node.is_alive]
 
     # ------------------------------------------------------------ topics
 
@@ -193,13 +199,13 @@ class Cluster:
         topic = self.topics[name]
         if count < len(topic.partitions):
             raise ValueError(f"{name} has {len(topic.partitions)} partitions; they never get fewer")
-        live = self.live
+        live = self.live_ids
         for index in range(len(topic.partitions), count):
             leader = live[index % len(live)] if live else -1
             topic.partitions.append(Partition(PartitionLog(), leader))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and its committed offsets in all groups."""
+        """Delete a topic, and its committed and pending offsets in all groups."""
         del self.topics[name]
         for offsets in self.offsets.values():
             for partition in [tp for tp in offsets if tp.topic == name]:
@@ -236,18 +242,19 @@ class Cluster:
     # ------------------------------------------------------------ offsets and transactions
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Store committed offsets, in place of those that open transactions committed before."""
+        """Store committed offsets. An open transaction that has pending offsets for the same
+        partitions does not overwrite them when it commits."""
         self.offsets.setdefault(group_id, {}).update(offsets)
         for pending in self.pending_offsets.get(group_id, {}).values():
             pending.update(dict.fromkeys(pending.keys() & offsets.keys()))
 
     def set_transaction_version(self, version: int) -> None:
-        """Change the finalized feature."""
+        """Change the finalized feature `transaction.version`."""
         self.transaction_version = version
         self.transaction_version_changes += 1
 
-    def unstable_offsets(self, group_id: str) -> frozenset[TopicPartition]:
-        """Return the partitions whose offsets an open transaction of the group commits."""
+    def unstable_partitions(self, group_id: str) -> frozenset[TopicPartition]:
+        """Return the partitions for which open transactions have pending offsets of the group."""
         pending = self.pending_offsets.get(group_id, {})
         return frozenset(tp for offsets in pending.values() for tp in offsets)
 
@@ -281,28 +288,28 @@ class Cluster:
 
     def coordinator_of(self, key: str) -> int:
         """Return the coordinator of a group or transactional id; -1 while no node is alive."""
-        live = self.live
-        moved = self._chosen_coordinators.get(key)
-        if moved in live:
-            return moved
-        # `hash` differs from run to run.
+        live = self.live_ids
+        chosen = self._chosen_coordinators.get(key)
+        if chosen in live:
+            return chosen
+        # Not `hash`: its values for strings differ from run to run.
         return live[crc32(key.encode()) % len(live)] if live else -1
 
     def kill(self, node_id: int, now: float) -> None:
         """Stop a node: other nodes lead its partitions and coordinate its groups."""
-        self._change_nodes(node_id, alive=False, now=now)
+        self._set_alive(node_id, is_alive=False, now=now)
 
     def restart(self, node_id: int, now: float) -> None:
         """Start a node. It leads the leaderless partitions, and coordinates the groups that hash to
         it."""
-        self._change_nodes(node_id, alive=True, now=now)
+        self._set_alive(node_id, is_alive=True, now=now)
 
-    def _change_nodes(self, node_id: int, *, alive: bool, now: float) -> None:
-        groups = (*self.coordinator.groups, *self.consumer_groups.groups)
+    def _set_alive(self, node_id: int, *, is_alive: bool, now: float) -> None:
+        groups = (*self.classic_coordinator.groups, *self.consumer_coordinator.groups)
         before = {group_id: self.coordinator_of(group_id) for group_id in groups}
-        self.nodes[node_id].alive = alive
+        self.nodes[node_id].is_alive = is_alive
         self.nodes[node_id].fetch_sessions.clear()
-        live = self.live
+        live = self.live_ids
         for topic in self.topics.values():
             for index, partition in enumerate(topic.partitions):
                 if partition.leader not in live:
@@ -311,28 +318,31 @@ class Cluster:
         self.wake_fetches()
 
     def move_leader(self, topic: str, index: int, node_id: int) -> None:
-        """Make another node the leader of the partition."""
+        """Make another node the leader of the partition. Raises: ValueError if it is not alive."""
         self._check_alive(node_id)
         self.topics[topic].partitions[index].lead(node_id)
         self.wake_fetches()
 
-    def move_coordinator(self, group_id: str, node_id: int, now: float) -> None:
-        """Make another node the group's coordinator."""
+    def move_coordinator(self, key: str, node_id: int, now: float) -> None:
+        """Make another node the coordinator of a group or a transactional id.
+
+        Raises: ValueError if it is not alive.
+        """
         self._check_alive(node_id)
-        before = {group_id: self.coordinator_of(group_id)}
-        self._chosen_coordinators[group_id] = node_id
+        before = {key: self.coordinator_of(key)}
+        self._chosen_coordinators[key] = node_id
         self._load_moved_groups(before, now)
 
     def _check_alive(self, node_id: int) -> None:
-        if node_id not in self.live:
-            raise ValueError(f"node {node_id} is not alive; these are: {self.live}")
+        if node_id not in self.live_ids:
+            raise ValueError(f"node {node_id} is not alive; the live nodes are {self.live_ids}")
 
     def _load_moved_groups(self, before: dict[str, int], now: float) -> None:
         for group_id, node_id in before.items():
             after = self.coordinator_of(group_id)
             # While no node is alive, the group stays; the first node that is back loads it.
             if after not in (node_id, -1):
-                for coordinator in (self.coordinator, self.consumer_groups):
+                for coordinator in (self.classic_coordinator, self.consumer_coordinator):
                     if group_id in coordinator.groups:
                         coordinator.move(group_id, now)
 

@@ -82,19 +82,19 @@ def describe(
 ) -> DescribeConfigsResponse:
     """Return the options of topics and brokers, without their documentation."""
 
-    def describe_one(asked: DescribeConfigsResource) -> DescribeConfigsResult:
+    def describe_one(resource: DescribeConfigsResource) -> DescribeConfigsResult:
         options: dict[str, _Option] = {}
         error, message = ErrorCode.NONE, None
         try:
-            options = _options(cluster, node_id, asked.resource_type, asked.resource_name)
+            options = _options(cluster, node_id, resource.resource_type, resource.resource_name)
         except BrokerError as refused:
             error, message = ErrorCode(refused.code), str(refused)
-        wanted = asked.configuration_keys or tuple(options)
+        wanted = resource.configuration_keys or tuple(options)
         return DescribeConfigsResult(
             error_code=error,
             error_message=message,
-            resource_type=asked.resource_type,
-            resource_name=asked.resource_name,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
             configs=tuple(
                 _described(name, option, with_synonyms=request.include_synonyms)
                 for name, option in options.items()
@@ -103,7 +103,7 @@ def describe(
         )
 
     return DescribeConfigsResponse(
-        throttle_time_ms=0, results=tuple(describe_one(asked) for asked in request.resources)
+        throttle_time_ms=0, results=tuple(describe_one(resource) for resource in request.resources)
     )
 
 
@@ -162,7 +162,7 @@ def alter(
     def changes(
         topic: Topic, resource: alter_configs.AlterConfigsResource
     ) -> dict[str, str | None]:
-        return {**dict.fromkeys(topic.configs.own), **_replaced(resource.configs)}
+        return {**dict.fromkeys(topic.configs.own), **_new_values(resource.configs)}
 
     return AlterConfigsResponse(
         throttle_time_ms=0,
@@ -177,12 +177,19 @@ def alter_incrementally(
     return IncrementalAlterConfigsResponse(
         throttle_time_ms=0,
         responses=_alter_all(
-            cluster, request, _changes, incremental_alter_configs.AlterConfigsResourceResponse
+            cluster,
+            request,
+            _incremental_changes,
+            incremental_alter_configs.AlterConfigsResourceResponse,
         ),
     )
 
 
 def _alter_all(cluster: Cluster, request: Any, changes: Any, result: Any) -> tuple[Any, ...]:
+    """Change the options of each resource; return its entry in the response, of type `result`.
+
+    `changes` returns the changes to a topic that a resource of the request asks for.
+    """
     counts = Counter((one.resource_type, one.resource_name) for one in request.resources)
 
     def alter_one(resource: Any) -> Any:
@@ -220,7 +227,7 @@ def _topic(cluster: Cluster, name: str) -> Topic:
     return topic
 
 
-def _replaced(configs: Iterable[alter_configs.AlterableConfig]) -> dict[str, str]:
+def _new_values(configs: Iterable[alter_configs.AlterableConfig]) -> dict[str, str]:
     found = {}
     for config in configs:
         if config.value is None:
@@ -229,7 +236,7 @@ def _replaced(configs: Iterable[alter_configs.AlterableConfig]) -> dict[str, str
     return found
 
 
-def _changes(
+def _incremental_changes(
     topic: Topic, resource: incremental_alter_configs.AlterConfigsResource
 ) -> dict[str, str | None]:
     changed: dict[str, str | None] = {}

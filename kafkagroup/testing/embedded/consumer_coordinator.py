@@ -121,21 +121,21 @@ class ConsumerCoordinator:
         self.groups[request.group_id] = group
         if member.member_id not in group.members:
             group.members[member.member_id] = member
-        assigned_before, state_before = dict(member.assigned), _state(member)
-        refresh = self._must_resolve(group, member, request, caller.now)
+        assigned_before, state_before = dict(member.assigned), _assignment_state(member)
+        must_resolve = self._must_resolve(group, member, request, caller.now)
         image = self._image()
-        # Topics count by the subscription under which they have changed, not by a new one.
-        has_expired = group.has_expired(image)
+        # Before `_subscribe`: what counts are the topics of the subscriptions so far.
+        has_changed_topics = group.has_changed_topics(image)
         change = self._subscribe(group, member, request, caller)
-        bump = change is _Change.EFFECTIVE
-        if bump or has_expired:
-            bump |= group.update_topics(image)
+        must_bump = change is _Change.EFFECTIVE
+        if must_bump or has_changed_topics:
+            must_bump |= group.update_topics(image)
             group.image = image
-        if bump:
+        if must_bump:
             group.epoch += 1
         self._assign_when_due(group, caller.now)
         listed = request.topic_partitions
-        owned = None if listed is None else self._resolve(member, listed)
+        owned = None if listed is None else self._owned_partitions(member, listed)
         subscribed = group.subscribed(member)
         group.reconcile(
             member,
@@ -145,23 +145,24 @@ class ConsumerCoordinator:
         )
         group.note_instance(member)
         self._set_session_deadline(group, member, caller.now)
-        if _state(member) != state_before:
+        # A heartbeat that changes nothing must not extend the deadline.
+        if _assignment_state(member) != state_before:
             self._set_revocation_deadline(group, member, caller.now)
-        full = (
+        is_full = (
             request.rebalance_timeout_ms != -1
             and (request.subscribed_topic_names, request.subscribed_topic_regex) != (None, None)
             and owned is not None
         )
-        changed = member.assigned != assigned_before
+        is_changed = member.assigned != assigned_before
         response = ConsumerGroupHeartbeatResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.NONE,
             member_id=member.member_id,
             member_epoch=member.epoch,
             heartbeat_interval_ms=round(self._settings.group_consumer_heartbeat_interval * 1000),
-            assignment=_assignment(member) if joins or full or changed else None,
+            assignment=_assignment(member) if joins or is_full or is_changed else None,
         )
-        if refresh:
+        if must_resolve:
             # Kafka resolves regular expressions in the background, after the response.
             self._resolve_patterns(group, caller.now)
         return response
@@ -177,8 +178,8 @@ class ConsumerCoordinator:
         member = group.members.get(request.member_id)
         if len(group.members) >= self._settings.group_max_size and member is None:
             raise _Rejected(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        # Before version 1, the coordinator may choose the id. Kafka draws none if the group is
-        # full: later ids depend on that.
+        # Before version 1, the coordinator may choose the id. As in Kafka, none is generated if the
+        # group is full: each one changes the random ids that follow.
         member_id = request.member_id or self._new_id()
         holder = None
         if instance_id is not None:
@@ -207,7 +208,10 @@ class ConsumerCoordinator:
             return
         # The response with the newer epoch may have been lost.
         is_repeat = epoch < member.epoch and epoch == member.previous_epoch and listed is not None
-        if not is_repeat or not self._resolve(member, listed or ()) <= member.assigned.keys():
+        if (
+            not is_repeat
+            or not self._owned_partitions(member, listed or ()) <= member.assigned.keys()
+        ):
             raise _Rejected(ErrorCode.FENCED_MEMBER_EPOCH)
 
     def _check_pattern(
@@ -241,7 +245,7 @@ class ConsumerCoordinator:
         pattern = request.subscribed_topic_regex
         if pattern is not None and pattern != member.pattern:
             before, member.pattern = member.pattern, pattern
-            if not group.subscribers(before):
+            if not group.subscriber_count(before):
                 group.resolved.pop(before, None)
             # A new pattern takes effect when it is resolved.
             is_effective = pattern in group.resolved or not pattern
@@ -259,14 +263,14 @@ class ConsumerCoordinator:
         now: float,
     ) -> bool:
         """Whether to resolve the group's patterns, given the heartbeat's new one."""
-        patterns = {m.pattern for m in group.members.values()} - {""}
+        before = {m.pattern for m in group.members.values()} - {""}
         after = {m.pattern for m in group.members.values() if m is not member} - {""}
         pattern = request.subscribed_topic_regex
         if pattern is None:
             pattern = member.pattern
-        is_new = bool(pattern) and pattern not in patterns
+        is_new = bool(pattern) and pattern not in before
         after |= {pattern} - {""}
-        if not (patterns or is_new) or not after:
+        if not after:
             return False
         resolved_at = group.resolved_at if group.resolved else float("-inf")
         elapsed = elapsed_ms(resolved_at, now)
@@ -295,6 +299,7 @@ class ConsumerCoordinator:
             group.image = image
 
     def _image(self) -> dict[str, tuple[UUID, int]]:
+        """Return the id and the partition count of each topic."""
         ids = self._ids()
         return {topic: (ids[topic], count) for topic, count in self._counts().items()}
 
@@ -306,6 +311,7 @@ class ConsumerCoordinator:
     # ------------------------------------------------------------ leaving and removal
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        """Handle a heartbeat by which a member leaves: temporarily in the epoch `AWAY`."""
         group = self.groups.get(request.group_id)
         if group is None:
             raise _Rejected(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -341,7 +347,7 @@ class ConsumerCoordinator:
             return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.UNKNOWN_MEMBER_ID
 
-    def remove(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    def remove_members(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Remove members for an administrator, each with its own error."""
         group = self.groups[request.group_id]
         results = []
@@ -364,7 +370,7 @@ class ConsumerCoordinator:
                 MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=error)
             )
         if leaving:
-            # They leave in one epoch, and all results are as of before.
+            # All leave in one epoch. The results above do not see each other's removals.
             epoch = group.epoch + 1
             for member in leaving.values():
                 self._remove(group, member)
@@ -413,8 +419,8 @@ class ConsumerCoordinator:
     def check_commit(
         self, group_id: str, member_id: str, epoch: int, version: int
     ) -> tuple[ErrorCode, Callable[[UUID, int], bool]]:
-        """Return the error for a commit, or NONE; and whether the member may commit the offset of a
-        partition, by topic id and number."""
+        """Return the error for a commit, or NONE; and a function of a topic id and a partition
+        number that returns whether the member may commit that partition's offset."""
 
         def always(_: UUID, __: int) -> bool:
             return True
@@ -426,7 +432,7 @@ class ConsumerCoordinator:
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID, always
         if version < 9:
-            # Those versions have no error code for a stale epoch.
+            # These versions of OffsetCommit have no error code for a stale epoch.
             return ErrorCode.UNSUPPORTED_VERSION, always
         if epoch == member.epoch:
             return ErrorCode.NONE, always
@@ -503,7 +509,7 @@ class ConsumerCoordinator:
             subscribed_topic_regex=member.pattern,
             assignment=self._describe_assignment(member.held),
             target_assignment=self._describe_assignment(group.target.get(member.member_id, ())),
-            member_type=1,
+            member_type=1,  # a member under KIP-848; 0 is a classic one
         )
 
     def _describe_assignment(
@@ -527,7 +533,7 @@ class ConsumerCoordinator:
 
     # ------------------------------------------------------------ names and ids
 
-    def _resolve(
+    def _owned_partitions(
         self, member: ConsumerMember, listed: Iterable[TopicPartitions]
     ) -> set[AssignedPartition]:
         """Return the partitions that a member reports as owned, also those of deleted topics."""
@@ -558,10 +564,10 @@ def _by_topic(partitions: Iterable[AssignedPartition]) -> list[tuple[str, UUID, 
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
-    """Raise _Refused if the request is invalid by itself."""
+    """Raise _Rejected if the request is invalid by itself."""
     epoch = request.member_epoch
     joins = epoch == 0
-    bad = (
+    is_invalid = (
         not request.group_id
         or (not request.member_id and (version >= 1 or epoch > 0 or epoch == -1))
         or "" in (request.instance_id, request.rack_id)
@@ -575,14 +581,14 @@ def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
             and request.subscribed_topic_regex is None
         )
     )
-    if bad:
+    if is_invalid:
         raise _Rejected(ErrorCode.INVALID_REQUEST)
     if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
         raise _Rejected(ErrorCode.UNSUPPORTED_ASSIGNOR)
 
 
-def _state(member: ConsumerMember) -> tuple[object, ...]:
-    """Return what reconciliation changes."""
+def _assignment_state(member: ConsumerMember) -> tuple[object, ...]:
+    """Return the fields that reconciliation changes."""
     return (
         member.state,
         member.epoch,

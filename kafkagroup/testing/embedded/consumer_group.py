@@ -112,6 +112,7 @@ class ConsumerGroup:
     """Instance id -> member id, as heartbeats have named them. As in Kafka, the entry remains when
     the member gets another instance id, and then refers to a removed member after its removal."""
     computed_at: float = float("-inf")
+    """When the target was computed."""
 
     @property
     def state(self) -> str:
@@ -139,7 +140,7 @@ class ConsumerGroup:
         """Return the topics that the member subscribes to by name, or by a resolved pattern."""
         return member.topics | self.resolved.get(member.pattern, frozenset())
 
-    def subscribers(self, pattern: str) -> int:
+    def subscriber_count(self, pattern: str) -> int:
         """Return how many members subscribe to the regular expression."""
         return sum(m.pattern == pattern for m in self.members.values())
 
@@ -149,8 +150,9 @@ class ConsumerGroup:
         before, self.topics = self.topics, {t: image[t] for t in image if t in names}
         return self.topics != before
 
-    def has_expired(self, image: Mapping[str, tuple[UUID, int]]) -> bool:
-        """Whether a subscribed topic was created, has grown or was deleted since `image`."""
+    def has_changed_topics(self, image: Mapping[str, tuple[UUID, int]]) -> bool:
+        """Whether a subscribed topic was created, has grown or was deleted between `self.image` and
+        `image`, which is the present one."""
         if self.image is None:
             return True
         changed = {t for t, _ in self.image.items() ^ image.items()}
@@ -158,14 +160,15 @@ class ConsumerGroup:
 
     def remove(self, member: ConsumerMember, image: Mapping[str, tuple[UUID, int]]) -> None:
         """Remove a member, and free its partitions."""
-        if self.has_expired(image):
-            # `topics` is updated here, so that a later change back would be missed.
+        if self.has_changed_topics(image):
+            # Below, `topics` gets the change, but `image` does not: the next heartbeat would not
+            # notice that the change was reverted.
             self.image = None
         del self.members[member.member_id]
         if member.instance_id is not None:
             self.static_ids.pop(member.instance_id, None)
         self.target.pop(member.member_id, None)
-        if not self.subscribers(member.pattern):
+        if not self.subscriber_count(member.pattern):
             self.resolved.pop(member.pattern, None)
         self.update_topics(image)
         self.epoch += 1
@@ -227,8 +230,8 @@ class ConsumerGroup:
     ) -> None:
         """Move a member's assignment towards its target.
 
-        `owned` has the partitions that it reports as owned (None: unchanged), `subscribed_ids` the
-        ids of the existing topics that it subscribes to.
+        `owned` has the partitions that the member reports as owned (None: unchanged),
+        `subscribed_ids` the ids of the existing topics that it subscribes to.
         """
         is_reconciled = member.state is MemberState.STABLE and member.epoch == self.target_epoch
         must_revoke = member.state is MemberState.UNREVOKED and _owns(owned, member.revoking)

@@ -35,7 +35,7 @@ from kafkagroup.wire.messages.group import (
     SyncGroupResponse,
 )
 
-__all__ = ["Caller", "GroupCoordinator"]
+__all__ = ["Caller", "ClassicCoordinator"]
 
 _EMPTY = GroupState.EMPTY
 _PREPARING = GroupState.PREPARING_REBALANCE
@@ -43,7 +43,8 @@ _COMPLETING = GroupState.COMPLETING_REBALANCE
 _STABLE = GroupState.STABLE
 
 _LEAST_PAUSE = 0.001
-"""Seconds, as Kafka's timers have them, after which a rebalance without a leader is tried again."""
+"""Seconds after which a rebalance without a leader is tried again, at least: the resolution of
+Kafka's timers."""
 
 
 @attrs.frozen
@@ -57,7 +58,7 @@ class Caller:
     host: str = "/127.0.0.1"
 
 
-class GroupCoordinator:
+class ClassicCoordinator:
     """All classic groups of the cluster."""
 
     def __init__(self, timers: Timers, new_id: Callable[[], str], settings: BrokerSettings) -> None:
@@ -96,6 +97,7 @@ class GroupCoordinator:
             if group is None:
                 group = self.groups[request.group_id] = ClassicGroup(request.group_id)
             if not self._accepts(group, given_id):
+                # As in Kafka, a known or pending member that finds no room is removed.
                 group.remove(given_id)
                 self._timers.cancel(_session_key(group, given_id))
                 reply(_join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
@@ -126,10 +128,10 @@ class GroupCoordinator:
     ) -> None:
         instance_id = request.group_instance_id
         member_id = f"{caller.client_id if instance_id is None else instance_id}-{self._new_id()}"
-        holder = group.static_member(request.group_instance_id)
+        holder = group.static_member(instance_id)
         if holder is not None:
             self._replace_static(group, holder, member_id, request, caller, reply)
-        elif request.group_instance_id is None and caller.version >= 4:
+        elif instance_id is None and caller.version >= 4:
             # KIP-394: the client becomes a member only when it sends its id back. Without this, a
             # client that times out and retries would leave a dead member behind each time.
             group.pending.add(member_id)
@@ -152,6 +154,7 @@ class GroupCoordinator:
             if request.group_instance_id is None:
                 self._add(group, member_id, request, caller, reply)
             else:
+                # As in Kafka: only dynamic members get an id by MEMBER_ID_REQUIRED.
                 reply(_join_error(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
             return
         error = _check_member(group, member_id, request.group_instance_id)
@@ -213,7 +216,8 @@ class GroupCoordinator:
         holder.answer_sync(_sync_error(ErrorCode.FENCED_INSTANCE_ID))
         member = group.replace(holder, member_id)
         self._timers.cancel(_session_key(group, holder.member_id))
-        # Until its next heartbeat it has its old session timeout.
+        # Before `_update`: as in Kafka, the member has its old session timeout until it sends a
+        # heartbeat.
         self._extend_session(group, member, caller.now)
         _update(member, request, caller, reply)
         if group.state is _STABLE and group.select_protocol() == group.protocol:
@@ -242,11 +246,13 @@ class GroupCoordinator:
             self._complete_if_ready(group, now)
 
     def _complete_if_ready(self, group: ClassicGroup, now: float) -> None:
-        initial = group.previous is _EMPTY
-        if group.state is _PREPARING and not initial and group.all_joined:
+        # The first rebalance of an empty group waits for its delay, whether or not all have joined.
+        is_first = group.previous is _EMPTY
+        if group.state is _PREPARING and not is_first and group.all_joined:
             self._complete(group, now)
 
     def _prepare(self, group: ClassicGroup, now: float) -> None:
+        """Begin a rebalance: the join phase."""
         if group.state is _COMPLETING:
             for member in group.members.values():
                 member.assignment = b""
@@ -254,9 +260,9 @@ class GroupCoordinator:
                     self._extend_session(group, member, now)
         group.unsynced.clear()
         self._timers.cancel(("sync", group.group_id))
-        initial = group.state is _EMPTY
+        is_first = group.state is _EMPTY
         group.become(_PREPARING)
-        if initial:
+        if is_first:
             delay = self._settings.group_initial_rebalance_delay
             self._delay_first_rebalance(
                 group, now, delay, max(group.rebalance_timeout - delay, 0.0)
@@ -269,12 +275,14 @@ class GroupCoordinator:
     def _delay_first_rebalance(
         self, group: ClassicGroup, now: float, delay: float, remaining: float
     ) -> None:
-        """Delay a new group's first rebalance, and extend the delay while members join."""
+        """Complete the first rebalance of an empty group after `delay`, and extend the delay while
+        members join, by up to `remaining` seconds in all."""
 
         def on_deadline(now: float) -> None:
             if group.new_member_added and remaining:
                 group.new_member_added = False
                 step = min(self._settings.group_initial_rebalance_delay, remaining)
+                # As in Kafka, the delay that is over is subtracted, not the next one.
                 self._delay_first_rebalance(group, now, step, max(remaining - delay, 0.0))
             else:
                 self._complete(group, now)
@@ -292,7 +300,7 @@ class GroupCoordinator:
                 group.remove(member.member_id)
                 self._timers.cancel(_session_key(group, member.member_id))
         if not group.elect_joined_leader() and group.members:
-            # With a timeout of 0 the timers would run this for ever at the same moment.
+            # With a timeout of 0 the timers would run this forever at the same moment.
             self._complete_at(group, now + max(group.rebalance_timeout, _LEAST_PAUSE))
             return
         group.next_generation()
@@ -312,6 +320,7 @@ class GroupCoordinator:
         )
 
     def _expire_sync(self, group: ClassicGroup, generation: int, now: float) -> None:
+        """Remove the members that have not sent SyncGroup in time."""
         if generation == group.generation and group.unsynced:
             for member_id in tuple(group.unsynced):
                 group.remove(member_id)
@@ -329,6 +338,7 @@ class GroupCoordinator:
         )
 
     def _expire(self, group: ClassicGroup, member_id: str, now: float) -> None:
+        """Remove a member, or a pending member, whose session has expired."""
         member = group.members.get(member_id)
         if member is None:
             group.remove(member_id)
@@ -375,10 +385,10 @@ class GroupCoordinator:
         *,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Return the error for this commit, or NONE, and then extend the member's session.
+        """Return the error for this commit, or NONE. A valid commit extends the member's session.
 
-        A commit in a transaction does not extend it. A group of which a transaction commits may
-        have members, and may be in a rebalance.
+        A commit that is `transactional` does not. It is valid also during a rebalance, and without
+        a membership in a group that has members.
         """
         group = self.groups.get(group_id)
         if group is None:
@@ -425,7 +435,7 @@ class GroupCoordinator:
         if group is None:
             reply(_sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
             return
-        error = _check_sync(group, request)
+        error = _check_sync_in_group(group, request)
         if error:
             reply(_sync_error(error))
             return
@@ -568,13 +578,14 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        is_consumer_group = group.state is _EMPTY or group.protocol_type == "consumer"
-        return ErrorCode.NONE if is_consumer_group else ErrorCode.NON_EMPTY_GROUP
+        may_delete = group.state is _EMPTY or group.protocol_type == "consumer"
+        return ErrorCode.NONE if may_delete else ErrorCode.NON_EMPTY_GROUP
 
     def subscribes(self, group_id: str, topic: str) -> bool:
         """Whether a member of this group may subscribe to the topic."""
         group = self.groups[group_id]
         if group.subscribed is None:
+            # A consumer whose subscription is not known may subscribe to any topic.
             return group.protocol_type == "consumer"
         return topic in group.subscribed
 
@@ -610,6 +621,7 @@ def _update(
     caller: Caller,
     reply: Callable[[JoinGroupResponse], None],
 ) -> None:
+    """Store what the member sends in a JoinGroup, which stays pending."""
     # v0 has one timeout for both purposes.
     rebalance_ms = request.rebalance_timeout_ms if caller.version else request.session_timeout_ms
     member.session_timeout = request.session_timeout_ms / 1000
@@ -632,7 +644,7 @@ def _check_generation(group: ClassicGroup, generation: int) -> ErrorCode:
     return ErrorCode.NONE if generation == group.generation else ErrorCode.ILLEGAL_GENERATION
 
 
-def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
+def _check_sync_in_group(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     error = _check_member(group, request.member_id, request.group_instance_id) or _check_generation(
         group, request.generation_id
     )

@@ -33,7 +33,7 @@ def delete_records(
             offset = log.end if offset == _TO_THE_END else offset
             if is_internal(tp.topic):
                 error = ErrorCode.INVALID_TOPIC_EXCEPTION
-            elif not configs.is_deleted:
+            elif not configs.may_delete_records:
                 error = ErrorCode.POLICY_VIOLATION
             elif not 0 <= offset <= log.end:
                 error = ErrorCode.OFFSET_OUT_OF_RANGE

@@ -1,4 +1,5 @@
-"""Injected faults: rules that are checked in order before each request is handled."""
+"""Injected faults: rules, of which the oldest that applies to a request, or to the entry of one
+partition in its response, takes effect."""
 
 from __future__ import annotations
 
@@ -59,8 +60,8 @@ class Change:
 
 
 Action = int | Change | Close | Delay | Late | Swallow | Throttle
-"""An error code, an `ErrorCode` or the number of a newer one, is the response; the request is not
-executed, unless `Fault.executed` says so."""
+"""An int is an error code, an `ErrorCode` or the number of a newer one: the response has it, and
+the request is not executed, unless `Fault.executed` says so."""
 
 
 @attrs.define(eq=False)
@@ -75,7 +76,7 @@ class Fault:
     node_id: int | None = None
     """The node that it applies to; None applies to all."""
     when: Callable[[Any], bool] | None = None
-    """Selects requests; None selects all."""
+    """Selects requests; None selects all. Not used with a `partition`."""
     partition: TopicPartition | None = None
     """The partition whose entry in the response has the error code; the request is executed for the
     others. None for requests as a whole."""

@@ -18,10 +18,12 @@ from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, Partiti
 
 __all__ = ["FetchSession", "FetchSessions", "FetchedPartition"]
 
-_NO_SESSION, _FIRST, _LAST = 0, 0, -1
-"""The id of no session; the epochs that create a session, and that do without one."""
+_NO_SESSION, _INITIAL_EPOCH, _FINAL_EPOCH = 0, 0, -1
+"""The session id that means no session; the epoch of a fetch that creates a session, and that of
+one without a session."""
 
-_BY_ID_SINCE = 13
+_FIRST_WITH_TOPIC_IDS = 13
+"""The first version of Fetch that identifies topics by id."""
 _EVICTABLE_AFTER = 120.0
 """Seconds without a fetch after which a session may be evicted."""
 
@@ -57,7 +59,7 @@ class FetchSession:
     """The partitions that one client fetches from one node; id 0 is for a single fetch."""
 
     session_id: int
-    by_id: bool
+    uses_topic_ids: bool
     last_used: float
     epoch: int = 0
     """The epoch of the last request."""
@@ -85,14 +87,15 @@ class FetchSession:
     ) -> list[tuple[FetchedPartition, PartitionData]]:
         """Return the results to send: all in the first response, then only the changed ones."""
         changed = []
-        first = self.epoch <= _FIRST
+        is_first = self.epoch <= _INITIAL_EPOCH
         for partition, data in results:
             sent = self._sent.get(partition)
             if sent is None:
+                # Dropped from the session by a later request, while this fetch was pending.
                 continue
-            if sent.update(data) or first:
+            if sent.update(data) or is_first:
                 changed.append((partition, data))
-            if data.records and not first:
+            if data.records and not is_first:
                 # Moved to the end, so that it does not use up the next response's limit again.
                 self._sent[partition] = self._sent.pop(partition)
         return changed
@@ -112,13 +115,13 @@ class FetchSessions:
 
     def open(self, request: FetchRequest, caller: Caller) -> FetchSession | ErrorCode:
         """Return the session of a fetch, updated with its partitions; or an error."""
-        by_id = caller.version >= _BY_ID_SINCE
-        if request.session_epoch in (_FIRST, _LAST):
+        uses_topic_ids = caller.version >= _FIRST_WITH_TOPIC_IDS
+        if request.session_epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
             session_id = (
-                _NO_SESSION if request.session_epoch == _LAST else self._free_id(caller.now)
+                _NO_SESSION if request.session_epoch == _FINAL_EPOCH else self._free_id(caller.now)
             )
-            session = FetchSession(session_id, by_id, caller.now)
+            session = FetchSession(session_id, uses_topic_ids, caller.now)
             if session_id:
                 self._sessions[session_id] = session
         else:
@@ -127,19 +130,22 @@ class FetchSessions:
                 return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             if found.epoch + 1 != request.session_epoch:
                 return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-            if found.by_id != by_id:
+            if found.uses_topic_ids != uses_topic_ids:
                 return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+            # Moved to the end: the most recently used session.
             session = self._sessions[found.session_id] = self._sessions.pop(found.session_id)
             session.epoch += 1
             session.last_used = caller.now
         session.change(request)
-        if session.epoch > _FIRST and not session.has_partitions:
+        if session.epoch > _INITIAL_EPOCH and not session.has_partitions:
+            # As in Kafka, a session that has no partitions left is closed.
             del self._sessions[session.session_id]
             session.session_id = _NO_SESSION
         return session
 
     def _free_id(self, now: float) -> int:
-        """Return an id for a new session; 0 if all slots hold sessions in use."""
+        """Return an id for a new session; 0 if all slots hold sessions in use. If there is no free
+        slot, evict a session that is not in use."""
         if len(self._sessions) >= self._slots:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or oldest.last_used + _EVICTABLE_AFTER > now:

@@ -1,7 +1,7 @@
 """One classic group: its members, its state, and what was last written to the log. No time, no
 requests.
 
-Every transition goes through `ClassicGroup.become` and is listed in its table; any other raises and
+Every transition goes through `ClassicGroup.become` and is listed in `_MOVES`; any other raises and
 changes nothing. Source: KIP-345 (static members), KIP-394 (pending members), and the states that
 Apache Kafka 4.3 reports.
 """
@@ -99,6 +99,7 @@ class ClassicGroup:
     group_id: str
     state: GroupState = GroupState.EMPTY
     previous: GroupState = GroupState.EMPTY
+    """The state before `state`."""
     generation: int = 0
     protocol_type: str | None = None
     protocol: str | None = None
@@ -116,7 +117,7 @@ class ClassicGroup:
     """The group as last written to the log; None before the first write."""
 
     def become(self, state: GroupState) -> None:
-        """Change the state. Raises: ValueError for a transition that is not in the table."""
+        """Change the state. Raises: ValueError for a transition that is not in `_MOVES`."""
         if state not in _MOVES[self.state]:
             raise ValueError(f"group {self.group_id}: {self.state.value} -> {state.value}")
         self.previous, self.state = self.state, state
@@ -127,7 +128,7 @@ class ClassicGroup:
 
     @property
     def all_joined(self) -> bool:
-        """Whether every member's join is pending, and no member id is outstanding."""
+        """Whether every member's JoinGroup is pending, and there are no pending members."""
         return not self.pending and all(m.awaiting_join for m in self.members.values())
 
     @property
@@ -142,7 +143,7 @@ class ClassicGroup:
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 
     def supports(self, protocol_type: str, protocols: tuple[JoinGroupRequestProtocol, ...]) -> bool:
-        """Whether a member with these protocols may join this group (KIP-559)."""
+        """Whether a member with these protocols may join this group."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         shared = self._shared_protocols()
@@ -153,8 +154,8 @@ class ClassicGroup:
     def select_protocol(self) -> str:
         """Return the protocol with the most votes among those that every member supports.
 
-        Each member votes for the first one in its own list. Kafka counts in a hash map, and takes
-        the first of a tie.
+        Each member votes for the first one in its own list. Kafka counts in a hash map, and of a
+        tie takes the protocol that the map iterates first: hence `bucket`.
         """
         shared = self._shared_protocols() or set()
         votes = Counter(
@@ -198,8 +199,8 @@ class ClassicGroup:
     def elect_joined_leader(self) -> bool:
         """Keep a leader that has joined, else elect a member that has. False if none has."""
         joined = [m.member_id for m in self.members.values() if m.awaiting_join]
-        if self.leader not in joined:
-            self.leader = joined[0] if joined else self.leader
+        if joined and self.leader not in joined:
+            self.leader = joined[0]
         return bool(joined)
 
     def next_generation(self) -> None:
@@ -256,5 +257,6 @@ class ClassicGroup:
     def as_written(self) -> ClassicGroup:
         """Return the group as another coordinator loads it: without a rebalance in progress."""
         loaded = self._written or ClassicGroup(self.group_id)
+        # The loaded group will change, and what was written must not change with it.
         loaded.write()
         return loaded

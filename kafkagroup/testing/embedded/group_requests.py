@@ -58,17 +58,18 @@ def join(
     reply: Callable[[Any], None],
 ) -> None:
     """Join a classic group. `reply` is called now, or when the rebalance completes."""
-    # Any node rejects an invalid request.
-    is_valid = not cluster.coordinator.check_join(request)
-    consumer_group = cluster.consumer_groups.groups.get(request.group_id)
+    # An invalid request gets to `ClassicCoordinator.join`, which rejects it, on any node.
+    is_valid = not cluster.classic_coordinator.check_join(request)
+    consumer_group = cluster.consumer_coordinator.groups.get(request.group_id)
     if is_valid and not _coordinates(cluster, node_id, request.group_id):
         reply(refuse(request, ErrorCode.NOT_COORDINATOR, caller.version))
     elif consumer_group is not None and consumer_group.members:
         # Kafka supports members of both protocols in one group; this broker does not.
         reply(refuse(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, caller.version))
     else:
-        cluster.consumer_groups.groups.pop(request.group_id, None)
-        cluster.coordinator.join(request, caller, reply)
+        # A group without members may change its type.
+        cluster.consumer_coordinator.groups.pop(request.group_id, None)
+        cluster.classic_coordinator.join(request, caller, reply)
 
 
 def sync(
@@ -79,32 +80,32 @@ def sync(
     reply: Callable[[Any], None],
 ) -> None:
     """Sync a classic group. `reply` is called now, or when the leader has sent the assignments."""
-    # Any node rejects an invalid request.
-    is_valid = not cluster.coordinator.check_sync(request, caller)
+    # As in `join`.
+    is_valid = not cluster.classic_coordinator.check_sync(request, caller)
     if is_valid and not _coordinates(cluster, node_id, request.group_id):
         reply(refuse(request, ErrorCode.NOT_COORDINATOR, caller.version))
-    elif is_valid and request.group_id in cluster.consumer_groups.groups:
+    elif is_valid and request.group_id in cluster.consumer_coordinator.groups:
         reply(_refuse_classic_member(cluster, request, caller))
     else:
-        cluster.coordinator.sync(request, caller, reply)
+        cluster.classic_coordinator.sync(request, caller, reply)
 
 
 def heartbeat(cluster: Cluster, node_id: int, request: HeartbeatRequest, caller: Caller) -> object:
     """Respond to the heartbeat of a member of a classic group."""
     if not _coordinates(cluster, node_id, request.group_id):
         return refuse(request, ErrorCode.NOT_COORDINATOR, caller.version)
-    if request.group_id in cluster.consumer_groups.groups:
+    if request.group_id in cluster.consumer_coordinator.groups:
         return _refuse_classic_member(cluster, request, caller)
-    return cluster.coordinator.heartbeat(request, caller)
+    return cluster.classic_coordinator.heartbeat(request, caller)
 
 
 def leave(cluster: Cluster, node_id: int, request: LeaveGroupRequest, caller: Caller) -> object:
     """Remove members from a group of either protocol."""
     if not _coordinates(cluster, node_id, request.group_id):
         return refuse(request, ErrorCode.NOT_COORDINATOR, caller.version)
-    if request.group_id in cluster.consumer_groups.groups:
-        return cluster.consumer_groups.remove(request)
-    return cluster.coordinator.leave(request, caller)
+    if request.group_id in cluster.consumer_coordinator.groups:
+        return cluster.consumer_coordinator.remove_members(request)
+    return cluster.classic_coordinator.leave(request, caller)
 
 
 def consumer_heartbeat(
@@ -115,12 +116,13 @@ def consumer_heartbeat(
         return refuse(request, ErrorCode.UNSUPPORTED_VERSION, caller.version)
     if not _coordinates(cluster, node_id, request.group_id):
         return refuse(request, ErrorCode.NOT_COORDINATOR, caller.version)
-    classic_group = cluster.coordinator.groups.get(request.group_id)
+    classic_group = cluster.classic_coordinator.groups.get(request.group_id)
     if classic_group is not None and classic_group.members:
         return refuse(request, ErrorCode.GROUP_ID_NOT_FOUND, caller.version)
-    response = cluster.consumer_groups.heartbeat(request, caller)
-    if request.group_id in cluster.consumer_groups.groups:
-        cluster.coordinator.groups.pop(request.group_id, None)
+    response = cluster.consumer_coordinator.heartbeat(request, caller)
+    if request.group_id in cluster.consumer_coordinator.groups:
+        # The heartbeat was accepted, and the classic group, if any, had no members.
+        cluster.classic_coordinator.groups.pop(request.group_id, None)
     return response
 
 
@@ -132,7 +134,9 @@ def list_groups(
     types = {group_type.lower() for group_type in request.types_filter}
     groups = tuple(
         group
-        for group in chain(cluster.coordinator.list_groups(), cluster.consumer_groups.list_groups())
+        for group in chain(
+            cluster.classic_coordinator.list_groups(), cluster.consumer_coordinator.list_groups()
+        )
         if cluster.coordinator_of(group.group_id) == node_id
         and (not states or group.group_state.lower() in states)
         and (not types or group.group_type in types)
@@ -147,7 +151,7 @@ def describe_groups(
 
     def describe_one(group_id: str) -> DescribedGroup:
         if cluster.coordinator_of(group_id) == node_id:
-            return cluster.coordinator.describe(group_id, caller.version)
+            return cluster.classic_coordinator.describe(group_id, caller.version)
         return DescribedGroup(
             error_code=ErrorCode.NOT_COORDINATOR,
             group_id=group_id,
@@ -167,7 +171,7 @@ def describe_consumer_groups(
     """Describe consumer groups (KIP-848), each with its own error."""
 
     def describe_one(group_id: str) -> consumer_describe.DescribedGroup:
-        group = cluster.consumer_groups.describe(group_id)
+        group = cluster.consumer_coordinator.describe(group_id)
         if cluster.coordinator_of(group_id) == node_id:
             return group
         return evolve(group, error_code=ErrorCode.NOT_COORDINATOR, members=())
@@ -184,8 +188,10 @@ def delete_groups(
     def delete_one(group_id: str) -> DeletableGroupResult:
         if cluster.coordinator_of(group_id) != node_id:
             return DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
-        is_consumer_group = group_id in cluster.consumer_groups.groups
-        coordinator = cluster.consumer_groups if is_consumer_group else cluster.coordinator
+        is_consumer_group = group_id in cluster.consumer_coordinator.groups
+        coordinator = (
+            cluster.consumer_coordinator if is_consumer_group else cluster.classic_coordinator
+        )
         result = coordinator.delete(group_id)
         if not result.error_code:
             cluster.offsets.pop(group_id, None)
@@ -205,7 +211,7 @@ def _refuse_classic_member(
     cluster: Cluster, request: SyncGroupRequest | HeartbeatRequest, caller: Caller
 ) -> object:
     """Return the response to a request of the classic protocol for a consumer group."""
-    error = cluster.consumer_groups.check_classic(
+    error = cluster.consumer_coordinator.check_classic(
         request.group_id, request.member_id, request.group_instance_id
     )
     return refuse(request, error, caller.version)

@@ -46,9 +46,9 @@ def is_internal(topic: str) -> bool:
 def create_internal_topic(cluster: Cluster, coordinator_type: int) -> None:
     """Create the topic of a type of coordinator, unless it exists."""
     name = COORDINATOR_TOPICS[coordinator_type]
-    if name in cluster.topics or not cluster.live or not cluster.settings.internal_topics:
+    if name in cluster.topics or not cluster.live_ids or not cluster.settings.internal_topics:
         return
-    # Not a random id: the ids that follow are to be those of the seed.
+    # Not `new_id`: that would change the ids that a seed gives to topics and members.
     topic = cluster.add_topic(name, uuid5(NAMESPACE_DNS, name))
     topic.configs.set(_CONFIGS[coordinator_type])
     cluster.add_partitions(name, _PARTITIONS)

@@ -80,19 +80,23 @@ class EmbeddedKafka:
         are advertised as `kafka-<id>:9092`. `seed` determines topic and member ids; `wall` returns
         the timestamps of produced records, in seconds since the epoch.
 
-        `cluster_id` is the id in Metadata responses; None for one that all such clusters have. A
-        cluster with another id, on the ports of a stopped one, is another cluster at its addresses.
+        `cluster_id` is the id in Metadata responses; with None, all clusters have the same id. To
+        give clients another cluster at known addresses, start one with another id on the ports of a
+        stopped one.
 
         With `tls`, a server-side SSL context, all connections use TLS; its `verify_mode` decides
         whether clients need a certificate. With `users`, which maps names to passwords, clients
         must authenticate with one of `mechanisms`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. With
         `token_user`, a function that returns the user of a bearer token, or None to refuse it, they
-        may use OAUTHBEARER. There is no authorization.
+        may authenticate with OAUTHBEARER, and must if there are no `users`. There is no
+        authorization.
 
         Raises: ConfigurationError.
         """
         if nodes < 1 or (ports and len(ports) != nodes):
-            raise ConfigurationError(f"{nodes} nodes with {len(ports)} ports: give one port a node")
+            raise ConfigurationError(
+                f"{nodes} nodes with {len(ports)} ports: give one port per node"
+            )
         self._cluster = Cluster(range(1, nodes + 1), settings or BrokerSettings(), seed, cluster_id)
         self._faults = Faults()
         self._cluster.wall = wall
@@ -116,7 +120,10 @@ class EmbeddedKafka:
         self._thread: ExitStack | None = None
         for node in self._cluster.nodes.values():
             node.host = host if listen else f"kafka-{node.node_id}"
-            node.port = 9092 if not listen else ports[node.node_id - 1] if ports else 0
+            if listen:
+                node.port = ports[node.node_id - 1] if ports else 0
+            else:
+                node.port = 9092
         for name, partitions in (topics or {}).items():
             self._cluster.create_topic(name, partitions)
 
@@ -149,7 +156,7 @@ class EmbeddedKafka:
         if isinstance(error, anyio.get_cancelled_exc_class()):
             await group.__aexit__(kind, error, trace)
         else:
-            # Not passed the caller's exception: the task group would wrap it in an ExceptionGroup.
+            # The task group would wrap the caller's exception in an ExceptionGroup.
             await group.__aexit__(None, None, None)
 
     async def serve(
@@ -193,7 +200,8 @@ class EmbeddedKafka:
         self.stop()
 
     def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call the function on the loop's thread: the cluster is not thread-safe."""
+        """Call the function on the loop's thread: the cluster is not thread-safe. Methods that read
+        only one value, such as `leader`, do without."""
         if self._portal is None:
             return function(*arguments)
         return self._portal.call(function, *arguments)
@@ -235,12 +243,18 @@ class EmbeddedKafka:
         return self._call(self._cluster.coordinator_of, key)
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
-        """Make another node the partition's leader, in a new leader epoch."""
+        """Make another node the partition's leader, in a new leader epoch.
+
+        Raises: ValueError if that node is not alive.
+        """
         self._call(self._cluster.move_leader, topic, partition, node_id)
 
     def move_coordinator(self, key: str, node_id: int) -> None:
-        """Make another node the coordinator of a group or a transactional id. It loads what was
-        written, as after `kill`."""
+        """Make another node the coordinator of a group or a transactional id.
+
+        The node loads what the previous coordinator had written to the log, as after `kill`.
+        Raises: ValueError if the node is not alive.
+        """
 
         def move() -> None:
             self._cluster.move_coordinator(key, node_id, anyio.current_time())
@@ -256,7 +270,7 @@ class EmbeddedKafka:
         self._call(self._cluster.create_topic, name, partitions, configs)
 
     def set_topic_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
-        """Set options of a topic, by Kafka's names; None sets one back to its default.
+        """Set options of a topic, by Kafka's names; None resets one to its default.
 
         The docstring of the package lists those that have an effect. Raises: BrokerError.
         """
@@ -330,7 +344,7 @@ class EmbeddedKafka:
 
     def truncate(self, topic: str, partition: int, offset: int) -> None:
         """Drop the records from `offset` on and start a new leader epoch, as after an unclean
-        leader election."""
+        leader election. A batch that contains `offset` is dropped as a whole."""
 
         def truncate() -> None:
             found = self._partition(topic, partition)
@@ -350,7 +364,7 @@ class EmbeddedKafka:
     def producers(self, topic: str, partition: int) -> tuple[ProducerState, ...]:
         """Return what the partition knows of its idempotent and transactional producers.
 
-        Those that have expired are forgotten when the next one writes.
+        A producer that has expired is listed until a producer writes to the partition.
         """
         return self._call(self._partition(topic, partition).log.producers.states)
 
@@ -360,7 +374,7 @@ class EmbeddedKafka:
 
     def transaction_state(self, transactional_id: str) -> str:
         """Return the state of a transactional id by Kafka's name; "Dead" if unknown."""
-        found = self._call(self._cluster.transactions.transactions.get, transactional_id)
+        found = self._call(self._cluster.transaction_coordinator.transactions.get, transactional_id)
         return "Dead" if found is None else found.state.value
 
     def set_transaction_version(self, version: int) -> None:
@@ -387,12 +401,13 @@ class EmbeddedKafka:
 
     def group_state(self, group_id: str) -> str:
         """Return the group's state by Kafka's name, for either group type; "Dead" if unknown."""
-        described = self._call(self._cluster.consumer_groups.describe, group_id)
+        described = self._call(self._cluster.consumer_coordinator.describe, group_id)
+        # "" if there is no such consumer group (KIP-848).
         return described.group_state or self.describe_group(group_id).group_state
 
     def describe_group(self, group_id: str) -> DescribedGroup:
         """Return the group's description in a DescribeGroups response."""
-        return self._call(self._cluster.coordinator.describe, group_id, _DESCRIBE_VERSION)
+        return self._call(self._cluster.classic_coordinator.describe, group_id, _DESCRIBE_VERSION)
 
     # ------------------------------------------------------------ faults
 
@@ -413,10 +428,11 @@ class EmbeddedKafka:
         `Delay` and `Throttle` affect the response, and `Late` the time of the execution. `when`
         selects requests. If several faults match a request, the oldest one applies.
 
-        With a `partition`, only its entry has the error code, in the next `times` responses to
-        DescribeProducers, Fetch, ListOffsets, OffsetFetch, OffsetForLeaderEpoch, Produce or
-        WriteTxnMarkers that have one. With `executed`, the records of that entry of a Produce, or
-        its marker, are appended all the same.
+        With a `partition`, `action` must be an error code, and `when` has no effect. Only the entry
+        of that partition has the error code, in the next `times` responses to DescribeProducers,
+        Fetch, ListOffsets, OffsetFetch, OffsetForLeaderEpoch, Produce or WriteTxnMarkers that have
+        such an entry. With `executed`, the records of that entry of a Produce, or its marker, are
+        appended all the same.
         """
         fault = Fault(api, action, times, node_id, when, partition, executed)
         self._call(self._faults.rules.append, fault)

@@ -36,8 +36,9 @@ class PartitionLog:
     def __init__(self) -> None:
         self._batches: list[RecordBatch] = []
         self._epochs: list[tuple[int, int]] = [(0, 0)]
+        """The leader epochs, each with its start offset, in order."""
         self.producers = ProducerStates()
-        """What the batches say of their producers."""
+        """The state of the producers that have written the batches."""
         self.start = 0
         """The first offset that remains."""
         self.end = 0
@@ -62,7 +63,8 @@ class PartitionLog:
     def append(self, data: bytes | memoryview) -> int:
         """Append one whole batch, whatever its contents; return the offset of its first record.
 
-        Messages of formats 0 and 1 keep the offsets that they have; return the log's end before.
+        Messages of formats 0 and 1 keep the offsets that they have. For them, return where the log
+        ended before the append.
 
         Raises: ValueError unless `data` is exactly one batch, or whole messages that end at or
         above the log's end; CorruptRecordError if it is damaged.
@@ -90,8 +92,8 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, *, at_least_one: bool = True, end: int | None = None
     ) -> bytes:
-        """Return up to `max_bytes` from the batch that contains `offset` on, of batches below
-        `end`.
+        """Return up to `max_bytes` of batches, from the one that contains `offset` on; none that
+        begins at or above `end`.
 
         The last batch may be truncated, as a broker sends a slice of its file. A first batch that
         does not fit is returned whole, or, without `at_least_one`, not at all.
@@ -125,7 +127,7 @@ class PartitionLog:
         """Return the last stable offset."""
         return TimedOffset(self.stable_end, -1, self._epoch_at(self.stable_end))
 
-    def newest(self) -> TimedOffset:
+    def at_max_timestamp(self) -> TimedOffset:
         """Return the record with the largest timestamp, the first of several (KIP-734)."""
         top = max((b.max_timestamp for b in self._from(self.start)), default=None)
         return TimedOffset() if top is None else self.at_time(top)
@@ -143,7 +145,8 @@ class PartitionLog:
         return next((epoch for epoch, start in reversed(self._epochs) if start <= offset), -1)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the largest known epoch up to `epoch`, and the start offset of the next one.
+        """Return the largest known epoch up to `epoch`, and its end offset: the start of the next
+        epoch, or the log's end.
 
         (-1, -1) if `epoch` is above all known epochs, or negative.
         """

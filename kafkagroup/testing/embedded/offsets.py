@@ -50,8 +50,8 @@ def commit(
 ) -> OffsetCommitResponse:
     """Store the valid offsets; each partition has its own error."""
     by_id = caller.version >= 10
-    answered: list[OffsetCommitResponseTopic] = []
-    named: list[tuple[str, OffsetCommitRequestTopic]] = []
+    results: list[OffsetCommitResponseTopic] = []
+    known_topics: list[tuple[str, OffsetCommitRequestTopic]] = []
     for topic in request.topics:
         found = cluster.topic_by_id(topic.topic_id) if by_id else cluster.topics.get(topic.name)
         count = 0 if found is None else len(found.partitions)
@@ -59,16 +59,18 @@ def commit(
             p.partition_index for p in topic.partitions if not 0 <= p.partition_index < count
         ]
         if unknown:
-            unknown_id = by_id and found is None
+            is_unknown_id = by_id and found is None
             error = (
-                ErrorCode.UNKNOWN_TOPIC_ID if unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                ErrorCode.UNKNOWN_TOPIC_ID
+                if is_unknown_id
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
-            answered.append(_commit_result(topic, [(index, error) for index in unknown]))
+            results.append(_commit_result(topic, [(index, error) for index in unknown]))
         existing = tuple(p for p in topic.partitions if p.partition_index not in unknown)
         if existing and found is not None:
-            named.append((found.name, evolve(topic, partitions=existing)))
-    if not named:
-        return OffsetCommitResponse(topics=_merge_topics(answered))
+            known_topics.append((found.name, evolve(topic, partitions=existing)))
+    if not known_topics:
+        return OffsetCommitResponse(topics=_merge_topics(results))
     error = ErrorCode.NOT_COORDINATOR
     may_commit: Callable[[UUID, int], bool] = _any_partition
     if cluster.coordinator_of(request.group_id) == node_id:
@@ -76,7 +78,7 @@ def commit(
     limit = cluster.settings.offset_metadata_max_bytes
     committed: dict[TopicPartition, OffsetAndMetadata] = {}
     errors: dict[TopicPartition, ErrorCode] = {}
-    for name, topic in named:
+    for name, topic in known_topics:
         for p in topic.partitions:
             partition = TopicPartition(name, p.partition_index)
             metadata = p.committed_metadata or ""
@@ -93,25 +95,26 @@ def commit(
                 )
     if not error:
         cluster.commit(request.group_id, committed)
-    for name, topic in named:
+    for name, topic in known_topics:
         indexes = [p.partition_index for p in topic.partitions]
         places = ((index, TopicPartition(name, index)) for index in indexes)
-        answered.append(_commit_result(topic, [(i, error or errors[p]) for i, p in places]))
-    return OffsetCommitResponse(topics=_merge_topics(answered))
+        results.append(_commit_result(topic, [(i, error or errors[p]) for i, p in places]))
+    return OffsetCommitResponse(topics=_merge_topics(results))
 
 
 def _check_commit(
     cluster: Cluster, request: OffsetCommitRequest, caller: Caller
 ) -> tuple[ErrorCode, Callable[[UUID, int], bool]]:
-    """Return the error for the commit as a whole, or NONE; and whether it may have a partition."""
-    if request.group_id in cluster.consumer_groups.groups:
-        return cluster.consumer_groups.check_commit(
+    """Return the error for the commit as a whole, or NONE; and a function of a topic id and a
+    partition number that returns whether the commit may include the partition."""
+    if request.group_id in cluster.consumer_coordinator.groups:
+        return cluster.consumer_coordinator.check_commit(
             request.group_id,
             request.member_id,
             request.generation_id_or_member_epoch,
             caller.version,
         )
-    error = cluster.coordinator.check_commit(
+    error = cluster.classic_coordinator.check_commit(
         request.group_id,
         request.generation_id_or_member_epoch,
         request.member_id,
@@ -126,17 +129,18 @@ def check_commit_in_transaction(
 ) -> ErrorCode:
     """Return the error for a member's commit in a transaction, or NONE."""
     group_id, generation = request.group_id, request.generation_id
-    if group_id in cluster.consumer_groups.groups:
-        error, _ = cluster.consumer_groups.check_commit(
+    if group_id in cluster.consumer_coordinator.groups:
+        error, _ = cluster.consumer_coordinator.check_commit(
             group_id, request.member_id, generation, _FIRST_VERSION_WITH_EPOCHS
         )
-        # The request has no error code for a stale epoch.
+        # In a transaction the epoch must be the present one, unlike in OffsetCommit (KIP-1251); and
+        # TxnOffsetCommit has no error code for a stale one.
         is_stale = generation >= 0 and (
-            cluster.consumer_groups.check_fetch(group_id, request.member_id, generation)
+            cluster.consumer_coordinator.check_fetch(group_id, request.member_id, generation)
             == ErrorCode.STALE_MEMBER_EPOCH
         )
         return ErrorCode.ILLEGAL_GENERATION if is_stale else error
-    return cluster.coordinator.check_commit(
+    return cluster.classic_coordinator.check_commit(
         group_id,
         generation,
         request.member_id,
@@ -179,21 +183,21 @@ def _merge_topics(
 def delete(
     cluster: Cluster, node_id: int, request: OffsetDeleteRequest, caller: Caller
 ) -> OffsetDeleteResponse:
-    """Delete the committed offsets of topics that no member subscribes to."""
+    """Delete committed offsets, of topics that no member subscribes to."""
     group_id = request.group_id
-    is_consumer_group = group_id in cluster.consumer_groups.groups
+    is_consumer_group = group_id in cluster.consumer_coordinator.groups
     if cluster.coordinator_of(group_id) != node_id:
         error = ErrorCode.NOT_COORDINATOR
     else:
         error = (
             ErrorCode.NONE
             if is_consumer_group
-            else cluster.coordinator.check_offset_delete(group_id)
+            else cluster.classic_coordinator.check_offset_delete(group_id)
         )
     if error:
         return cast(OffsetDeleteResponse, refuse(request, error, caller.version))
     stored = cluster.offsets.get(group_id, {})
-    coordinator = cluster.consumer_groups if is_consumer_group else cluster.coordinator
+    coordinator = cluster.consumer_coordinator if is_consumer_group else cluster.classic_coordinator
     topics = []
     for topic in request.topics:
         subscribed = coordinator.subscribes(group_id, topic.name)
@@ -241,14 +245,14 @@ def fetch(
         topics=tuple(
             OffsetFetchResponseTopic(
                 name=topic.name,
-                partitions=tuple(_v1_partition(p) for p in topic.partitions),
+                partitions=tuple(_partition_before_v8(p) for p in topic.partitions),
             )
             for topic in group.topics
         ),
     )
 
 
-def _v1_partition(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+def _partition_before_v8(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
     return OffsetFetchResponsePartition(
         partition_index=partition.partition_index,
         committed_offset=partition.committed_offset,
@@ -270,14 +274,14 @@ def _fetch_group(
         return OffsetFetchResponseGroup(
             group_id=requested.group_id, error_code=ErrorCode.NOT_COORDINATOR
         )
-    if requested.group_id in cluster.consumer_groups.groups:
-        error = cluster.consumer_groups.check_fetch(
+    if requested.group_id in cluster.consumer_coordinator.groups:
+        error = cluster.consumer_coordinator.check_fetch(
             requested.group_id, requested.member_id, requested.member_epoch
         )
         if error:
             return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error)
     committed = cluster.offsets.get(requested.group_id, {})
-    unstable = cluster.unstable_offsets(requested.group_id) if stable else frozenset()
+    unstable = cluster.unstable_partitions(requested.group_id) if stable else frozenset()
     by_id = caller.version >= 10
     if requested.topics is None:
         names = dict.fromkeys(tp.topic for tp in committed)
@@ -285,7 +289,7 @@ def _fetch_group(
             (
                 name,
                 cluster.topics[name].topic_id,
-                [tp.partition for tp in committed if tp[0] == name],
+                [tp.partition for tp in committed if tp.topic == name],
             )
             for name in names
         ]
@@ -336,9 +340,8 @@ def _fetched_topic(
     topic_id: UUID,
     partitions: Iterable[int],
     committed: Mapping[TopicPartition, OffsetAndMetadata],
-    refusals: Mapping[int, int] | None = None,
+    refusals: Mapping[int, int],
 ) -> OffsetFetchResponseTopics:
-    refusals = refusals or {}
     found = ((index, committed.get(TopicPartition(name, index))) for index in partitions)
     return OffsetFetchResponseTopics(
         name=name,
@@ -357,8 +360,8 @@ def _fetched_topic(
     )
 
 
-def _no_offset(index: int, error: int = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
-    """Return the entry for no committed offset: -1."""
+def _no_offset(index: int, error: int) -> OffsetFetchResponsePartitions:
+    """Return the entry of a partition without a committed offset, or with an error."""
     return OffsetFetchResponsePartitions(
         partition_index=index, committed_offset=-1, error_code=error
     )

@@ -1,8 +1,8 @@
 """What the log of one partition knows of its producers: the last batches of each, its epoch, and
 its open transaction.
 
-Only batches with a producer id concern it. Everything follows from the batches in the log, so it is
-made anew after a truncation.
+Only batches with a producer id count. The state is rebuilt from the remaining batches after a
+truncation, except for the times and the coordinator epochs, which are lost.
 Source: the checks that Apache Kafka 4.3 makes before it appends (KIP-98, 360, 890).
 """
 
@@ -68,6 +68,7 @@ class _Producer:
     coordinator_epoch: int = -1
     """That of its last marker."""
     seen_at: float = 0.0
+    """When it last wrote, on the clock of the callers."""
 
 
 class ProducerStates:
@@ -87,12 +88,12 @@ class ProducerStates:
 
     # ------------------------------------------------------------ before an append
 
-    def check(self, batch: RecordBatch, *, any_first: bool, begins_at_zero: bool) -> Check:
+    def check(self, batch: RecordBatch, *, any_first_sequence: bool, begins_at_zero: bool) -> Check:
         """Return whether a client may append this batch.
 
-        `any_first`: whether a producer without state may begin at any sequence number, as in
-        brokers from 2.5 to 4.4 (KAFKA-15591). `begins_at_zero`: whether a transaction of version 2
-        does not have that freedom.
+        `any_first_sequence`: whether a producer without state may begin at any sequence number, as
+        in brokers from 2.5 to 4.4 (KAFKA-15591). `begins_at_zero`: whether it must begin at 0 all
+        the same, as in transactions of version 2.
         """
         known = self._producers.get(batch.producer_id, _Producer())
         first, last = batch.base_sequence, _last_sequence(batch)
@@ -104,8 +105,8 @@ class ProducerStates:
             return Check(ErrorCode.INVALID_PRODUCER_EPOCH)
         must_begin = known.epoch != batch.producer_epoch or not known.batches
         expected = 0 if must_begin else _after(known.batches[-1].last_sequence)
-        is_free = known.epoch < 0 and any_first and not begins_at_zero
-        if first != expected and not is_free:
+        may_begin_anywhere = known.epoch < 0 and any_first_sequence and not begins_at_zero
+        if first != expected and not may_begin_anywhere:
             return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         if known.open_from is not None and not batch.is_transactional:
             return Check(ErrorCode.INVALID_TXN_STATE)
@@ -134,7 +135,7 @@ class ProducerStates:
         self._producers[producer_id].seen_at = now
 
     def expire(self, before: float) -> None:
-        """Forget producers that have not written since a time, and have no open transaction."""
+        """Forget producers that have not written since `before`, and have no open transaction."""
         for producer_id, known in tuple(self._producers.items()):
             if known.seen_at < before and known.open_from is None:
                 del self._producers[producer_id]

@@ -43,25 +43,26 @@ from kafkagroup.wire.messages.offsets import (
     OffsetForLeaderTopicResult,
 )
 
-__all__ = ["ends_of_epochs", "fetch", "list_offsets"]
+__all__ = ["check_leader", "ends_of_epochs", "fetch", "list_offsets"]
 
 _LEADER_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 _NO_OFFSET = TimedOffset()
 _NO_VERSION = 32767
+"""Above every version: an unknown special timestamp is always refused."""
 
 _LATEST = -1
 
 _SPECIAL_TIMESTAMPS: dict[int, tuple[int, Callable[[PartitionLog], TimedOffset]]] = {
     _LATEST: (0, lambda log: log.latest()),
     -2: (0, lambda log: log.earliest()),
-    -3: (7, lambda log: log.newest()),
-    -4: (8, lambda log: log.earliest()),
-    -5: (9, lambda log: _NO_OFFSET),
-    -6: (11, lambda log: _NO_OFFSET),
+    -3: (7, lambda log: log.at_max_timestamp()),
+    -4: (8, lambda log: log.earliest()),  # the earliest on local storage
+    -5: (9, lambda log: _NO_OFFSET),  # the latest on tiered storage
+    -6: (11, lambda log: _NO_OFFSET),  # the earliest that is not on tiered storage yet
 }
-"""Special timestamps, and the versions that introduced them (KIP-405, 734, 1005, 1023). There is no
-tiered storage."""
+"""Special timestamp -> the version of ListOffsets that introduced it, and the look-up (KIP-405,
+734, 1005, 1023). There is no tiered storage."""
 
 
 def check_leader(
@@ -71,11 +72,12 @@ def check_leader(
     index: int,
     epoch: int,
     *,
-    followers: bool = False,
+    allow_followers: bool = False,
 ) -> tuple[Partition | None, ErrorCode]:
-    """Return the partition, and the error for serving it to a client that knows leader `epoch`.
+    """Return the partition, and the error for serving it to a client that knows leader `epoch`, -1
+    if it knows none.
 
-    Every node has a replica; with `followers`, any node may serve.
+    Every node has a replica; with `allow_followers`, any node may serve.
     """
     partition = cluster.partition(topic, index)
     if partition is None:
@@ -84,7 +86,7 @@ def check_leader(
         return partition, ErrorCode.FENCED_LEADER_EPOCH
     if epoch > partition.leader_epoch:
         return partition, ErrorCode.UNKNOWN_LEADER_EPOCH
-    if partition.leader != node_id and not followers:
+    if partition.leader != node_id and not allow_followers:
         return partition, ErrorCode.NOT_LEADER_OR_FOLLOWER
     return partition, ErrorCode.NONE
 
@@ -123,7 +125,7 @@ def fetch(
         return
     key = object()
 
-    def try_to_answer(*, last: bool) -> None:
+    def try_to_answer(*, is_last: bool) -> None:
         attempt = _FetchAttempt(caller.version, bool(request.isolation_level), request.max_bytes)
         results = [
             (partition_id, _read(cluster, node_id, partition_id, requested, attempt))
@@ -134,17 +136,17 @@ def fetch(
             or not attempt.readable_count
             or attempt.must_answer_now
         )
-        if is_complete or last:
+        if is_complete or is_last:
             cluster.fetch_callbacks.pop(key, None)
             cluster.timers.cancel(key)
             reply(_response(cluster, session, results, attempt))
 
     def on_timeout(_now: float) -> None:
-        try_to_answer(last=True)
+        try_to_answer(is_last=True)
 
-    cluster.fetch_callbacks[key] = lambda: try_to_answer(last=False)
+    cluster.fetch_callbacks[key] = lambda: try_to_answer(is_last=False)
     cluster.timers.schedule(key, caller.now + request.max_wait_ms / 1000, on_timeout)
-    try_to_answer(last=request.max_wait_ms <= 0)
+    try_to_answer(is_last=request.max_wait_ms <= 0)
 
 
 def _response(
@@ -172,6 +174,7 @@ _ABSENT: Mapping[int, int] = {
     ErrorCode.UNKNOWN_TOPIC_ID: 1,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2,
 }
+"""The errors of absent partitions, in the order in which a response has them after all others."""
 
 
 def _read(
@@ -194,23 +197,27 @@ def _read(
         requested.partition,
         requested.current_leader_epoch,
         # KIP-392: versions that carry the client's rack may read from a follower.
-        followers=attempt.version >= 11,
+        allow_followers=attempt.version >= 11,
     )
     if partition is None:
         return _refused(requested.partition, error)
     tp = TopicPartition(name, requested.partition)
     if injected := cluster.refusal(node_id, FetchRequest, tp):
         attempt.must_answer_now = True
+        # As in Kafka, null for partitions that exist, and empty for others.
         return evolve(_refused(tp.partition, injected), aborted_transactions=None)
     attempt.readable_count += 1
     log = partition.log
     epoch, end = log.end_of_epoch(requested.last_fetched_epoch)
-    follows = requested.last_fetched_epoch >= 0 and not error
-    unheard_of = follows and end < 0
-    # The log has diverged after that epoch, whether or not it still contains the offset.
-    diverged = follows and (epoch != requested.last_fetched_epoch or end < requested.fetch_offset)
-    outside = not log.start <= requested.fetch_offset <= log.end
-    if not error and (unheard_of or (outside and not diverged)):
+    checks_divergence = requested.last_fetched_epoch >= 0 and not error
+    is_unknown_epoch = checks_divergence and end < 0
+    # Whether the log that was fetched differs from this one after that epoch, even if this log
+    # contains the offset.
+    has_diverged = checks_divergence and (
+        epoch != requested.last_fetched_epoch or end < requested.fetch_offset
+    )
+    is_out_of_range = not log.start <= requested.fetch_offset <= log.end
+    if not error and (is_unknown_epoch or (is_out_of_range and not has_diverged)):
         error = ErrorCode.OFFSET_OUT_OF_RANGE
     if error:
         attempt.must_answer_now = True
@@ -233,7 +240,7 @@ def _read(
         aborted_transactions=aborted,
         records=b"",
     )
-    if diverged:
+    if has_diverged:
         attempt.must_answer_now = True
         return evolve(data, diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end))
     limit = max(min(requested.partition_max_bytes, attempt.bytes_left), 0)

@@ -29,7 +29,7 @@ __all__ = ["RecordErrors", "check_records", "with_append_time"]
 
 _NO_TIMESTAMP = -1
 _ATTRIBUTES, _MAX_TIMESTAMP = 5, 8
-"""Their places among the fields of a batch's header."""
+"""Their indexes among the fields of `HEADER`."""
 
 
 @attrs.frozen
@@ -87,7 +87,7 @@ def check_records(
 
 @attrs.frozen
 class _RecordCheck:
-    """What the records of a batch must be like."""
+    """The checks of single records of a batch. They return an error message, or None."""
 
     batch: RecordBatch
     configs: TopicConfigs
@@ -105,9 +105,9 @@ class _RecordCheck:
 
     def wrong_time(self, record: Record) -> str | None:
         if not self.configs.has_append_time and record.timestamp != _NO_TIMESTAMP:
-            is_late = self.earliest is not None and record.timestamp < self.earliest
-            is_early = self.latest is not None and record.timestamp > self.latest
-            if not is_late and not is_early:
+            is_too_old = self.earliest is not None and record.timestamp < self.earliest
+            is_too_new = self.latest is not None and record.timestamp > self.latest
+            if not is_too_old and not is_too_new:
                 return None
             return (
                 f"Timestamp {record.timestamp} of message with offset {record.offset} is out of"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kafkagroup.errors import ErrorCode
 from kafkagroup.wire.messages import (
     acls,
     admin,
@@ -124,7 +125,7 @@ def _describe_consumer_groups(
 def describe_with_error(
     group_id: str, error: int, message: str | None = None
 ) -> consumer_describe.DescribedGroup:
-    """Return the entry of a consumer group that is not described."""
+    """Return the entry of a consumer group in a description: only its id and an error."""
     return consumer_describe.DescribedGroup(
         error_code=error,
         error_message=message,
@@ -372,11 +373,11 @@ def _describe_configs(request: configs.DescribeConfigsRequest, error: int, _: in
             configs.DescribeConfigsResult(
                 error_code=error,
                 error_message=None,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
                 configs=(),
             )
-            for asked in request.resources
+            for resource in request.resources
         ),
     )
 
@@ -412,10 +413,10 @@ def _alter_configs(request: alter_configs.AlterConfigsRequest, error: int, _: in
             alter_configs.AlterConfigsResourceResponse(
                 error_code=error,
                 error_message=None,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
             )
-            for asked in request.resources
+            for resource in request.resources
         ),
     )
 
@@ -429,10 +430,10 @@ def _alter_incrementally(
             incremental_alter_configs.AlterConfigsResourceResponse(
                 error_code=error,
                 error_message=None,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
             )
-            for asked in request.resources
+            for resource in request.resources
         ),
     )
 
@@ -515,7 +516,11 @@ def _authenticate(_: sasl.SaslAuthenticateRequest, error: int, __: int) -> objec
     return sasl.SaslAuthenticateResponse(error_code=error, error_message=None, auth_bytes=b"")
 
 
-_SESSION_ERRORS = (70, 71, 106)
+_SESSION_ERRORS = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
 """Top-level errors of a fetch; all others belong to its partitions."""
 
 _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {

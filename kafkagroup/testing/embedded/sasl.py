@@ -129,6 +129,8 @@ _CLOSE = Verdict(must_close=True)
 
 
 class _Stage(Enum):
+    """What a connection accepts next."""
+
     GREETING = auto()
     """Waits for ApiVersions or SaslHandshake."""
     HANDSHAKE = auto()
@@ -150,11 +152,11 @@ class SaslAuthenticator:
         self._conversation: Conversation | None = None
         self._mechanism = ""
         self._user: str | None = None
-        self._expires = float("inf")
+        self._expires_at = float("inf")
         self._reauthenticated_at = float("-inf")
 
     @property
-    def open(self) -> bool:
+    def is_authenticated(self) -> bool:
         """Whether the client is authenticated."""
         return self._stage is _Stage.OPEN
 
@@ -167,7 +169,7 @@ class SaslAuthenticator:
                     self._reauthenticated_at = now
                     return self._handshake(request, incoming.version)
                 # KIP-368: an expired session closes the connection only at its next request.
-                return _CLOSE if now > self._expires else None
+                return _CLOSE if now > self._expires_at else None
             case _Stage.TOKENS:
                 if isinstance(request, SaslAuthenticateRequest):
                     return self._authenticate(request, now)
@@ -184,7 +186,7 @@ class SaslAuthenticator:
 
     def _may_reauthenticate(self, now: float) -> bool:
         return (
-            self._expires < float("inf")
+            self._expires_at < float("inf")
             and now - self._reauthenticated_at >= _MIN_REAUTHENTICATION_INTERVAL
         )
 
@@ -227,7 +229,7 @@ class SaslAuthenticator:
         self._user, self._stage, self._conversation = user, _Stage.OPEN, None
         lifetime = self._accounts.session_lifetime
         if lifetime > 0:
-            self._expires = now + lifetime
+            self._expires_at = now + lifetime
         return _token(token, session_lifetime_ms=round(lifetime * 1000))
 
 

@@ -66,7 +66,7 @@ class Seen:
     api: type[Request[Any]]
     version: int
     connection: int = attrs.field(default=0, eq=False)
-    """The connection's number, from 1 over all nodes."""
+    """The connection's number, from 1 over all nodes; not compared by `==`."""
 
 
 @attrs.define(eq=False)
@@ -116,8 +116,10 @@ class Server:
         self._host = host
         self._tls = tls
         self._accounts = accounts
-        self._connections = 0
+        self._connection_count = 0
         self._scopes: dict[int, dict[anyio.CancelScope, None]] = {n: {} for n in cluster.nodes}
+        """Node -> the scopes of its listener and its connections, which `kill` cancels."""
+        # By node, only for nodes that have a listener.
         self._restarted: dict[int, anyio.Event] = {}
         self._listening: dict[int, anyio.Event] = {}
         self._stopped: dict[int, anyio.Event] = {}
@@ -139,22 +141,20 @@ class Server:
         self, node: Node, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Listen as this node while it is alive, until cancelled."""
-        first = True
+        is_first = True
         while True:
-            listener = await anyio.create_tcp_listener(
-                local_host=self._host, local_port=max(node.port, 0)
-            )
+            listener = await anyio.create_tcp_listener(local_host=self._host, local_port=node.port)
             node.port = listener.extra(SocketAttribute.local_port)
             self._restarted[node.node_id] = anyio.Event()
             self._stopped[node.node_id] = anyio.Event()
             with anyio.CancelScope() as scope:
                 self._scopes[node.node_id][scope] = None
                 async with listener:
-                    if first:
+                    if is_first:
                         task_status.started()
                     else:
                         self._listening[node.node_id].set()
-                    first = False
+                    is_first = False
                     await listener.serve(partial(self.handle_stream, node_id=node.node_id))
             self._stopped[node.node_id].set()
             await self._restarted[node.node_id].wait()
@@ -185,12 +185,12 @@ class Server:
 
     async def handle_stream(self, stream: ByteStream, node_id: int) -> None:
         """Serve a connection as node `node_id`, until either side ends it."""
-        scopes = self._scopes[node_id]
+        scopes = self._scopes[node_id]  # `kill` replaces the dictionary
         connection: _Connection | None = None
         with anyio.CancelScope() as scope:
             scopes[scope] = None
             try:
-                if self._cluster.nodes[node_id].alive:
+                if self._cluster.nodes[node_id].is_alive:
                     connection = await self._accept(stream, node_id)
                     await self._serve_requests(connection)
             except _ENDS_CONNECTION as error:
@@ -201,8 +201,8 @@ class Server:
                 await anyio.aclose_forcefully(stream)
 
     async def _accept(self, stream: ByteStream, node_id: int) -> _Connection:
-        self._connections += 1
-        number = self._connections
+        self._connection_count += 1
+        number = self._connection_count
         address = stream.extra(SocketAttribute.remote_address, ("127.0.0.1", 0))
         if self._tls is not None:
             tls_stream = TlsStream(stream, self._tls)
@@ -216,12 +216,14 @@ class Server:
         limit = self._cluster.settings.max_request_bytes
         while True:
             (size,) = _LENGTH.unpack(await reader.exactly(_LENGTH.size))
-            is_authenticated = connection.authenticator is None or connection.authenticator.open
+            is_authenticated = (
+                connection.authenticator is None or connection.authenticator.is_authenticated
+            )
             if not 0 <= size <= (limit if is_authenticated else MAX_REQUEST_BYTES):
                 return
             incoming = read_request(await reader.exactly(size))
             # A connection task of a killed node may run once more before its cancellation arrives.
-            if not self._cluster.nodes[connection.node_id].alive or not await self._answer(
+            if not self._cluster.nodes[connection.node_id].is_alive or not await self._answer(
                 connection, incoming
             ):
                 return
@@ -269,7 +271,7 @@ class Server:
                     await connection.stream.receive()  # raises when the client disconnects
             case Throttle() if hasattr(response, "throttle_time_ms"):
                 response = evolve(response, throttle_time_ms=round(action.seconds * 1000))
-        # None: a handler that was replaced, as in simulated runs, gives no response.
+        # Simulated runs replace `handle` by a function that may respond with None: no response.
         if response is None:
             return not must_close
         if isinstance(request, ProduceRequest) and request.acks == 0:
@@ -282,7 +284,7 @@ class Server:
 
     def _execute_later(self, connection: _Connection, incoming: Incoming, at: float) -> None:
         def execute(now: float) -> None:
-            if self._cluster.nodes[connection.node_id].alive:
+            if self._cluster.nodes[connection.node_id].is_alive:
                 ignore: list[Any] = []
                 handle(
                     self._cluster, connection.node_id, incoming, now, connection.host, ignore.append

@@ -1,4 +1,4 @@
-"""The broker's settings: Kafka's names and defaults, with durations in seconds."""
+"""The settings of the embedded brokers: a few of Kafka's options, with durations in seconds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["BrokerSettings"]
 
 @attrs.frozen
 class BrokerSettings:
-    """Options of every node of an `EmbeddedKafka`."""
+    """Options of every node of an `EmbeddedKafka`. Kafka's default is named where it is another."""
 
     auto_create_topics: bool = False
-    """Whether a Metadata request for an unknown topic creates it."""
+    """Whether a Metadata request for an unknown topic creates it. Kafka: True."""
     default_partitions: int = 1
     """Partition count of topics that are created without one."""
     internal_topics: bool = True
@@ -25,7 +25,9 @@ class BrokerSettings:
     group_initial_rebalance_delay: float = 0.0
     """Seconds that the first rebalance of an empty group waits for members. Kafka: 3 s."""
     group_min_session_timeout: float = 6.0
+    """The shortest session timeout that a member of a classic group may request."""
     group_max_session_timeout: float = 1800.0
+    """The longest one."""
     group_max_size: int = 2**31 - 1
     """The largest number of members in a group."""
     consumer_groups: bool = True

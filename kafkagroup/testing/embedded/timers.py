@@ -39,7 +39,7 @@ class Timers:
         self._due.pop(key, None)
 
     def next(self) -> float | None:
-        """The nearest deadline; None when nothing is scheduled. O(deadlines)."""
+        """Return the nearest deadline; None when nothing is scheduled. O(deadlines)."""
         return min(at for at, _, _ in self._due.values()) if self._due else None
 
     def run(self, now: float) -> None:

@@ -38,7 +38,7 @@ class TopicOption:
     broker_option: str = ""
     """The broker's option that is the default of all topics; "" without one."""
     is_valid: Callable[[str], bool] = lambda _: True
-    """Whether the option may have a value; it may raise ValueError for other ones."""
+    """Returns whether the option may have a value; may raise ValueError if not."""
 
 
 _REPLICA = re.compile(r"[0-9]+:[0-9]+")
@@ -137,7 +137,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
     "preallocate": _flag("false", "log.preallocate"),
     "remote.log.copy.disable": _flag("false"),
     "remote.log.delete.on.disable": _flag("false"),
-    # No broker here has storage for it.
+    # There is no tiered storage here.
     "remote.storage.enable": TopicOption(
         ConfigType.BOOLEAN, "false", is_valid=lambda value: value.strip().lower() == "false"
     ),
@@ -185,7 +185,8 @@ class TopicConfigs:
     """Name -> value of the options that were set for this topic."""
 
     def set(self, changes: Mapping[str, str | None], *, validate_only: bool = False) -> None:
-        """Set options, or only check them; None sets one back to its default, if it exists.
+        """Set options, or only check them. None resets an option to its default, and is ignored for
+        an option that does not exist.
 
         Raises: BrokerError for an option that does not exist or has an invalid value.
         """
@@ -217,8 +218,8 @@ class TopicConfigs:
         return "compact" in split_list(self._value("cleanup.policy"))
 
     @property
-    def is_deleted(self) -> bool:
-        """Whether old records are deleted, by retention or by request."""
+    def may_delete_records(self) -> bool:
+        """Whether DeleteRecords is allowed: `cleanup.policy` contains `delete`."""
         return "delete" in split_list(self._value("cleanup.policy"))
 
     @property

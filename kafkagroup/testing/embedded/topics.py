@@ -56,6 +56,7 @@ CLUSTER_ID = "kafkagroup-embedded-01"
 """The cluster id in Metadata responses, unless `EmbeddedKafka` is given another one."""
 
 _GROUP, _TRANSACTION, _SHARE = range(3)
+"""Types of coordinators, as FindCoordinator numbers them."""
 
 _Topic = TypeVar("_Topic", bound=CreatableTopic | CreatePartitionsTopic)
 _Result = TypeVar("_Result")
@@ -65,19 +66,19 @@ def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> Meta
     """Return the live nodes, and the requested topics, or all."""
     requested = request.topics
     if requested is None or (caller.version == 0 and not requested):
-        topics = [_described(cluster, topic) for topic in cluster.topics.values()]
+        topics = [_described_topic(cluster, topic) for topic in cluster.topics.values()]
     else:
         if any(topic.topic_id != NO_ID for topic in requested):
             # As in Kafka: if the request has topic ids, names are ignored.
             requested = tuple(topic for topic in requested if topic.topic_id != NO_ID)
         create_unknown = request.allow_auto_topic_creation and cluster.settings.auto_create_topics
-        topics = [_topic(cluster, topic, create_unknown) for topic in requested]
-    live = cluster.live
+        topics = [_requested_topic(cluster, topic, create_unknown) for topic in requested]
+    live = cluster.live_ids
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(node_id=n.node_id, host=n.host, port=n.port)
             for n in cluster.nodes.values()
-            if n.alive
+            if n.is_alive
         ),
         cluster_id=cluster.cluster_id or CLUSTER_ID,
         controller_id=live[0] if live else -1,
@@ -85,7 +86,7 @@ def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> Meta
     )
 
 
-def _topic(
+def _requested_topic(
     cluster: Cluster, requested: MetadataRequestTopic, create_unknown: bool
 ) -> MetadataResponseTopic:
     if requested.name is None:
@@ -93,7 +94,7 @@ def _topic(
     else:
         found = cluster.topics.get(requested.name)
     if found is not None:
-        return _described(cluster, found)
+        return _described_topic(cluster, found)
     error = ErrorCode.UNKNOWN_TOPIC_ID
     if requested.name is not None:
         error = cluster.check_topic(requested.name)
@@ -107,14 +108,14 @@ def _topic(
     )
 
 
-def _described(cluster: Cluster, topic: Topic) -> MetadataResponseTopic:
+def _described_topic(cluster: Cluster, topic: Topic) -> MetadataResponseTopic:
     nodes = tuple(cluster.nodes)
-    live = tuple(cluster.live)
+    live = tuple(cluster.live_ids)
 
-    def described(index: int, partition: Partition) -> MetadataResponsePartition:
-        leaderless = partition.leader < 0
+    def describe_one(index: int, partition: Partition) -> MetadataResponsePartition:
+        is_leaderless = partition.leader < 0
         return MetadataResponsePartition(
-            error_code=ErrorCode.LEADER_NOT_AVAILABLE if leaderless else ErrorCode.NONE,
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE if is_leaderless else ErrorCode.NONE,
             partition_index=index,
             leader_id=partition.leader,
             leader_epoch=partition.leader_epoch,
@@ -128,14 +129,14 @@ def _described(cluster: Cluster, topic: Topic) -> MetadataResponseTopic:
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
-        partitions=tuple(described(i, p) for i, p in enumerate(topic.partitions)),
+        partitions=tuple(describe_one(i, p) for i, p in enumerate(topic.partitions)),
     )
 
 
 def find_coordinator(
     cluster: Cluster, request: FindCoordinatorRequest, caller: Caller
 ) -> FindCoordinatorResponse:
-    """Return the coordinators of groups or transactional ids. There are none of share groups."""
+    """Return the coordinators of groups or transactional ids. Share groups have none."""
 
     def find_one(key: str) -> Coordinator:
         node = cluster.nodes.get(cluster.coordinator_of(key))
@@ -179,13 +180,13 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
         if not error and count < 1:
             error, message = ErrorCode.INVALID_PARTITIONS, f"{count} partitions are less than 1"
         replicas = (
-            len(cluster.live)
+            len(cluster.live_ids)
             if requested.replication_factor == -1
             else requested.replication_factor
         )
-        if not error and not requested.assignments and not 0 < replicas <= len(cluster.live):
+        if not error and not requested.assignments and not 0 < replicas <= len(cluster.live_ids):
             error = ErrorCode.INVALID_REPLICATION_FACTOR
-            message = f"{replicas} replicas cannot be placed on {len(cluster.live)} brokers"
+            message = f"{replicas} replicas cannot be placed on {len(cluster.live_ids)} brokers"
         if error:
             return CreatableTopicResult(
                 name=requested.name, error_code=error, error_message=message
@@ -213,7 +214,7 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
 def _each_once(
     topics: Sequence[_Topic], change: Callable[[_Topic], _Result], refused: Callable[..., _Result]
 ) -> tuple[_Result, ...]:
-    """Return the result of each topic; those that the request names more often are refused."""
+    """Return the result of each topic; those that the request names more than once are refused."""
     counts = Counter(topic.name for topic in topics)
     duplicated = (
         refused(

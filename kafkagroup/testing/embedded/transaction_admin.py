@@ -31,21 +31,21 @@ from kafkagroup.wire.messages.transaction_list import (
     ListTransactionsResponse,
 )
 
-__all__ = ["describe", "describe_producers", "list_all", "write_markers"]
+__all__ = ["describe_producers", "describe_transactions", "list_transactions", "write_markers"]
 
 _STATES = frozenset(state.value for state in TransactionState)
-_WITHOUT_TRANSACTION = ("Dead", "PrepareEpochFence")
-"""States that Kafka has too: filters may name them."""
+_OTHER_STATES = ("Dead", "PrepareEpochFence")
+"""States that only Kafka has; filters may name them."""
 
 _ENDS_EPOCH = 2
 """The transaction version in which each transaction ends an epoch."""
 
 
-def list_all(
+def list_transactions(
     cluster: Cluster, node_id: int, request: ListTransactionsRequest, caller: Caller
 ) -> ListTransactionsResponse:
     """List the transactional ids that this node coordinates, by their filters."""
-    unknown = sorted({*request.state_filters} - {*_STATES, *_WITHOUT_TRANSACTION})
+    unknown = sorted({*request.state_filters} - {*_STATES, *_OTHER_STATES})
     try:
         pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
     except re.error:
@@ -57,18 +57,16 @@ def list_all(
         )
     found = [
         one
-        for one in cluster.transactions.transactions.values()
+        for one in cluster.transaction_coordinator.transactions.values()
         if cluster.coordinator_of(one.transactional_id) == node_id
         and (not request.state_filters or one.state.value in request.state_filters)
         and (
             not request.producer_id_filters
             or one.identity.producer_id in request.producer_id_filters
         )
-        and _lasts_longer(one, request.duration_filter, caller.now)
+        and _began_before(one, request.duration_filter, caller.now)
         and pattern.fullmatch(one.transactional_id)
     ]
-    if len(unknown) == len({*request.state_filters}) > 0:
-        found = []
     return ListTransactionsResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,
@@ -84,15 +82,15 @@ def list_all(
     )
 
 
-def _lasts_longer(one: Transaction, duration_ms: int, now: float) -> bool:
-    """Whether a transaction lasts longer, by its start only: as in Kafka, one that has ended does,
-    too, and an id that has had none always does."""
+def _began_before(one: Transaction, duration_ms: int, now: float) -> bool:
+    """Whether a transaction began more than `duration_ms` ago. As in Kafka, it may have ended, and
+    an id that has had no transaction always counts."""
     if duration_ms < 0 or one.state is TransactionState.EMPTY:
         return True
     return (now - one.started_at) * 1000 > duration_ms
 
 
-def describe(
+def describe_transactions(
     cluster: Cluster, node_id: int, request: DescribeTransactionsRequest, caller: Caller
 ) -> DescribeTransactionsResponse:
     """Describe transactional ids, each with its last transaction."""
@@ -108,7 +106,7 @@ def _described(
     cluster: Cluster, node_id: int, transactional_id: str, now: float
 ) -> transaction_admin.TransactionState:
     error, state, started_ms = ErrorCode.NONE, "", -1
-    found = cluster.transactions.transactions.get(transactional_id)
+    found = cluster.transaction_coordinator.transactions.get(transactional_id)
     if not transactional_id:
         error = ErrorCode.INVALID_REQUEST
     elif cluster.coordinator_of(transactional_id) != node_id:
@@ -116,6 +114,7 @@ def _described(
     elif found is None:
         error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     if error or found is None:
+        # As in Kafka, the fields of an entry with an error are 0.
         found = Transaction(transactional_id, Identity(0, 0), 0)
     else:
         state = found.state.value
@@ -142,7 +141,7 @@ def describe_producers(
     """Describe the producers that a partition knows. Every replica may be asked."""
 
     def answer_one(topic: str, index: int) -> PartitionResponse:
-        partition, error = check_leader(cluster, node_id, topic, index, -1, followers=True)
+        partition, error = check_leader(cluster, node_id, topic, index, -1, allow_followers=True)
         tp = TopicPartition(topic, index)
         code = cluster.refusal(node_id, DescribeProducersRequest, tp) or error
         producers = () if partition is None or code else partition.log.producers.described()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.coordinator import Caller
@@ -29,17 +27,17 @@ from kafkagroup.wire.messages.transactions import (
     TxnOffsetCommitResponseTopic,
 )
 
-__all__ = ["add_offsets", "add_partitions", "begin", "commit_offsets", "end"]
+__all__ = ["add_offsets", "add_partitions", "commit_offsets", "end", "init_producer_id"]
 
 _ENDS_EPOCH = 5
 """The first version of EndTxn and TxnOffsetCommit in which each transaction ends an epoch."""
 
 
-def begin(
+def init_producer_id(
     cluster: Cluster, node_id: int, request: InitProducerIdRequest, caller: Caller
 ) -> InitProducerIdResponse:
     """Give a producer id and epoch, and fence earlier producers of the transactional id."""
-    error, identity = _begin(cluster, node_id, request, caller.now)
+    error, identity = _init_producer_id(cluster, node_id, request, caller.now)
     if error == ErrorCode.PRODUCER_FENCED and caller.version < 4:
         error = ErrorCode.INVALID_PRODUCER_EPOCH
     return InitProducerIdResponse(
@@ -50,24 +48,24 @@ def begin(
     )
 
 
-def _begin(
+def _init_producer_id(
     cluster: Cluster, node_id: int, request: InitProducerIdRequest, now: float
 ) -> tuple[ErrorCode, Identity]:
     transactional_id = request.transactional_id
     if transactional_id is None:
-        return ErrorCode.NONE, Identity(cluster.transactions.new_producer_id(), 0)
+        return ErrorCode.NONE, Identity(cluster.transaction_coordinator.new_producer_id(), 0)
     expected = Identity(request.producer_id, request.producer_epoch)
-    is_half = (expected.producer_id < 0) != (expected.epoch < 0)
-    if not transactional_id or is_half:
+    is_incomplete = (expected.producer_id < 0) != (expected.epoch < 0)
+    if not transactional_id or is_incomplete:
         return ErrorCode.INVALID_REQUEST, NO_IDENTITY
     if cluster.coordinator_of(transactional_id) != node_id:
         return ErrorCode.NOT_COORDINATOR, NO_IDENTITY
-    return cluster.transactions.begin(
+    return cluster.transaction_coordinator.init_producer_id(
         transactional_id, request.transaction_timeout_ms, expected, now
     )
 
 
-# ------------------------------------------------------------ what a transaction has
+# ------------------------------------------------------------ the contents of a transaction
 
 
 def add_partitions(
@@ -110,12 +108,11 @@ def _add_to_one(
     node_id: int,
     transactional_id: str,
     identity: Identity,
-    topics: Iterable[AddPartitionsToTxnTopic],
+    topics: tuple[AddPartitionsToTxnTopic, ...],
     caller: Caller,
     *,
     verify_only: bool = False,
 ) -> tuple[AddPartitionsToTxnTopicResult, ...]:
-    topics = tuple(topics)
     named = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
     unknown = {tp for tp in named if cluster.partition(*tp) is None}
     errors: dict[TopicPartition, ErrorCode] = {}
@@ -127,11 +124,13 @@ def _add_to_one(
         errors |= dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     elif verify_only:
         errors = {
-            tp: cluster.transactions.verify(transactional_id, identity, partition=tp)
+            tp: cluster.transaction_coordinator.verify(transactional_id, identity, partition=tp)
             for tp in named
         }
     else:
-        error = cluster.transactions.add(transactional_id, identity, caller.now, partitions=named)
+        error = cluster.transaction_coordinator.add(
+            transactional_id, identity, caller.now, partitions=named
+        )
         errors = dict.fromkeys(named, _in_version(error, caller.version))
     return tuple(
         AddPartitionsToTxnTopicResult(
@@ -154,7 +153,7 @@ def add_offsets(
     """Add a group whose offsets the transaction commits."""
     error = ErrorCode.NOT_COORDINATOR
     if cluster.coordinator_of(request.transactional_id) == node_id:
-        error = cluster.transactions.add(
+        error = cluster.transaction_coordinator.add(
             request.transactional_id,
             Identity(request.producer_id, request.producer_epoch),
             caller.now,
@@ -206,13 +205,15 @@ def _commit_error(
     if error := check_commit_in_transaction(cluster, request, caller):
         return error
     if caller.version >= _ENDS_EPOCH:
-        error = cluster.transactions.add(
-            transactional_id, identity, caller.now, groups=[group_id], ends_epoch=True
+        error = cluster.transaction_coordinator.add(
+            transactional_id, identity, caller.now, groups=[group_id]
         )
     else:
-        error = cluster.transactions.verify(transactional_id, identity, group=group_id)
+        error = cluster.transaction_coordinator.verify(transactional_id, identity, group=group_id)
+        # Version 4 of TxnOffsetCommit introduced TRANSACTION_ABORTABLE.
         if error == ErrorCode.TRANSACTION_ABORTABLE and caller.version < 4:
             return ErrorCode.INVALID_TXN_STATE
+    # TxnOffsetCommit has no PRODUCER_FENCED.
     return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
 
 
@@ -224,7 +225,7 @@ def end(cluster: Cluster, node_id: int, request: EndTxnRequest, caller: Caller) 
     error, identity = ErrorCode.NOT_COORDINATOR, NO_IDENTITY
     ends_epoch = caller.version >= _ENDS_EPOCH
     if cluster.coordinator_of(request.transactional_id) == node_id:
-        error, identity = cluster.transactions.end(
+        error, identity = cluster.transaction_coordinator.end(
             request.transactional_id,
             Identity(request.producer_id, request.producer_epoch),
             caller.now,
@@ -240,7 +241,7 @@ def end(cluster: Cluster, node_id: int, request: EndTxnRequest, caller: Caller) 
 
 
 def _in_version(error: ErrorCode, version: int) -> ErrorCode:
-    """Return the error as versions below 2 have it."""
+    """Return the error in a version of a request: versions below 2 have no PRODUCER_FENCED."""
     if error == ErrorCode.PRODUCER_FENCED and version < 2:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error

@@ -18,7 +18,7 @@ from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
 from kafkagroup.types import TopicPartition
 
-__all__ = ["Identity", "Transaction", "TransactionCoordinator", "TransactionState"]
+__all__ = ["NO_IDENTITY", "Identity", "Transaction", "TransactionCoordinator", "TransactionState"]
 
 _LAST_EPOCH = 2**15 - 2
 """The last epoch of a producer id that a client gets; the one after it is for the marker."""
@@ -64,15 +64,13 @@ class Transaction:
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     last_epoch: int = -1
-    """The epoch before, if the client that had it may ask for the present one again."""
+    """The previous epoch, if a client that has it may still get the present one; else -1."""
     previous_producer_id: int = -1
-    """The producer id whose epochs are used up."""
+    """The previous producer id, whose epochs are used up; -1 without one."""
     partitions: set[TopicPartition] = attrs.field(factory=set)
     groups: set[str] = attrs.field(factory=set)
     """The groups whose offsets are committed with it."""
     started_at: float = -1.0
-    ends_epoch: bool = False
-    """Whether its client ends its epoch with each transaction: version 2."""
 
 
 WriteMarkers = Callable[[Transaction, Identity, bool], None]
@@ -97,7 +95,7 @@ class TransactionCoordinator:
 
     # ------------------------------------------------------------ identities
 
-    def begin(
+    def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: Identity, now: float
     ) -> tuple[ErrorCode, Identity]:
         """Fence the earlier producers of a transactional id, and return the identity of the next.
@@ -110,7 +108,7 @@ class TransactionCoordinator:
         if found is None:
             found = Transaction(transactional_id, Identity(self.new_producer_id()), timeout_ms)
             self.transactions[transactional_id] = found
-        if expected != NO_IDENTITY and not _may_be(found, expected):
+        if expected != NO_IDENTITY and not _is_plausible(found, expected):
             return ErrorCode.PRODUCER_FENCED, NO_IDENTITY
         if found.state in _PREPARED:
             return ErrorCode.CONCURRENT_TRANSACTIONS, NO_IDENTITY
@@ -148,10 +146,9 @@ class TransactionCoordinator:
         *,
         partitions: Collection[TopicPartition] = (),
         groups: Collection[str] = (),
-        ends_epoch: bool = False,
     ) -> ErrorCode:
-        """Add partitions, or groups whose offsets are committed, to the transaction; begin it with
-        the first of them."""
+        """Add partitions, or groups whose offsets are committed, to the transaction. The first
+        addition begins the transaction."""
         found, error = self._find(transactional_id, identity)
         if error:
             return error
@@ -165,7 +162,6 @@ class TransactionCoordinator:
                 now + found.timeout_ms / 1000,
                 lambda at: self._fence(found, at),
             )
-        found.ends_epoch = ends_epoch
         found.partitions.update(partitions)
         found.groups.update(groups)
         return ErrorCode.NONE
@@ -199,7 +195,7 @@ class TransactionCoordinator:
             error = ErrorCode.PRODUCER_FENCED
         else:
             return found, ErrorCode.NONE
-        return _NOWHERE, error
+        return _NO_TRANSACTION, error
 
     # ------------------------------------------------------------ the end
 
@@ -233,8 +229,8 @@ class TransactionCoordinator:
         return error, NO_IDENTITY if error else found.identity
 
     def _fence(self, found: Transaction, now: float) -> None:
-        """Abort an open transaction, and fence its producer, which may ask for the next epoch while
-        nobody else has it (KIP-588)."""
+        """Abort an open transaction, and fence its producer. It may still get the new epoch, unless
+        another producer gets it before (KIP-588)."""
         found.last_epoch = found.identity.epoch
         found.identity = attrs.evolve(found.identity, epoch=found.last_epoch + 1)
         self._end(found, now, commits=False, ends_epoch=False)
@@ -255,7 +251,9 @@ class TransactionCoordinator:
             self._write_markers(found, marker, commits)
             found.partitions.clear()
             found.groups.clear()
-            found.state = _COMPLETED[_PREPARED.index(prepared)]
+            found.state = (
+                TransactionState.COMPLETE_COMMIT if commits else TransactionState.COMPLETE_ABORT
+            )
             self._expire_later(found, at)
 
         delay = self._settings.transaction_marker_delay
@@ -276,11 +274,13 @@ class TransactionCoordinator:
         self._timers.schedule(("transactional id", transactional_id), expires_at, expire)
 
 
-_NOWHERE = Transaction("", NO_IDENTITY, 0)
+_NO_TRANSACTION = Transaction("", NO_IDENTITY, 0)
+"""Returned with an error, so that callers need not check for None."""
 
 
-def _may_be(found: Transaction, expected: Identity) -> bool:
-    """Whether a client may have this identity: it is new, or has another producer id since."""
+def _is_plausible(found: Transaction, expected: Identity) -> bool:
+    """Whether a client may believe to have this identity: its producer id is the present one or was
+    replaced when its epochs were used up, or the transactional id is new."""
     return (
         found.identity.epoch < 0
         or expected.producer_id == found.identity.producer_id
@@ -313,7 +313,10 @@ def _has_valid_epoch(
 def _end_error(
     state: TransactionState, *, commits: bool, is_retry: bool, ends_epoch: bool
 ) -> ErrorCode | None:
-    """Return the error for an EndTxn; NONE if it was executed before, None if it is to be now."""
+    """Return the error code for an EndTxn that is not executed, or None if it must be executed.
+
+    `ErrorCode.NONE` is for an EndTxn that was executed before.
+    """
     invalid = ErrorCode.INVALID_TXN_STATE
     if state is TransactionState.ONGOING:
         return None

@@ -33,7 +33,8 @@ __all__ = ["has_errors", "produce"]
 _HAS_ABORTABLE = 11
 """The first version of Produce that has TRANSACTION_ABORTABLE."""
 _ENDS_EPOCH = 12
-"""The first version of Produce whose first batch begins or joins a transaction (KIP-890)."""
+"""The first version of Produce in which a partition's first batch adds the partition to the
+transaction, and begins the transaction if needed (KIP-890)."""
 _MAGIC = 2
 """The only format version of a batch that brokers take."""
 
@@ -68,13 +69,15 @@ def produce(
         if request.acks not in (-1, 0, 1):
             error = ErrorCode.INVALID_REQUIRED_ACKS
         records = b"" if requested.records is None else requested.records
-        batch, damage = _batch_of(records)
-        code = error or cluster.refusal(node_id, ProduceRequest, tp) or damage
+        batch, batch_error = _batch_of(records)
+        code = error or cluster.refusal(node_id, ProduceRequest, tp) or batch_error
         if batch is None or code:
             return _refused(tp.partition, code)
         response = _write(cluster, request, tp, partition, batch, caller)
-        lost = cluster.refusal_after(node_id, ProduceRequest, tp)
-        return _refused(tp.partition, lost) if lost and not response.error_code else response
+        injected = cluster.refusal_after(node_id, ProduceRequest, tp)
+        return (
+            _refused(tp.partition, injected) if injected and not response.error_code else response
+        )
 
     topics = tuple(
         TopicProduceResponse(
@@ -105,7 +108,7 @@ def _write(
 ) -> PartitionProduceResponse:
     """Append a whole batch, unless a check fails or it was appended before."""
     configs = cluster.topics[tp.topic].configs
-    error = _check_transaction(cluster, request, tp, partition, batch, caller)
+    error = _ensure_in_transaction(cluster, request, tp, partition, batch, caller)
     error = error or _check_limits(cluster, request, configs, batch)
     if error:
         return _refused(tp.partition, error)
@@ -119,7 +122,7 @@ def _write(
         return refused(check.error)
     append_time, kept = -1, check.duplicate
     if kept is not None:
-        # Kafka reports the time of a repeated batch, whatever the option of the topic.
+        # Kafka reports a repeated batch's time, whatever `message.timestamp.type` is.
         base, append_time = kept.base_offset, kept.max_timestamp
     elif configs.has_append_time:
         base, append_time = cluster.append(partition, with_append_time(batch.raw, now_ms)), now_ms
@@ -149,7 +152,7 @@ def _batch_of(records: bytes | memoryview) -> tuple[RecordBatch | None, ErrorCod
     return batches[0], ErrorCode.NONE
 
 
-def _check_transaction(
+def _ensure_in_transaction(
     cluster: Cluster,
     request: ProduceRequest,
     tp: TopicPartition,
@@ -157,8 +160,11 @@ def _check_transaction(
     batch: RecordBatch,
     caller: Caller,
 ) -> ErrorCode:
-    """Let the partition join the transaction of a first batch. This comes before all checks of the
-    batch: a transaction may consist of records that were refused."""
+    """Add the partition to the transaction of a batch that is the transaction's first one there.
+
+    This comes before all checks of the batch: a transaction may consist of records that were
+    refused.
+    """
     if not batch.is_transactional:
         return ErrorCode.NONE
     producers = partition.log.producers
@@ -170,9 +176,10 @@ def _check_transaction(
 def _check_limits(
     cluster: Cluster, request: ProduceRequest, configs: TopicConfigs, batch: RecordBatch
 ) -> ErrorCode:
-    """Check the options of the topic that concern no single record."""
+    """Check the topic's `min.insync.replicas` and `max.message.bytes`."""
+    # As in Kafka, not more than there are replicas.
     required = min(configs.min_insync_replicas, len(cluster.nodes))
-    if request.acks == -1 and len(cluster.live) < required:
+    if request.acks == -1 and len(cluster.live_ids) < required:
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if batch.size > configs.max_message_bytes:
         return ErrorCode.MESSAGE_TOO_LARGE
@@ -182,14 +189,15 @@ def _check_limits(
 def _check_producer(
     cluster: Cluster, partition: Partition, batch: RecordBatch, caller: Caller
 ) -> Check:
-    """Check the epoch and sequence number of a batch with a producer id."""
+    """Forget expired producers, and check the epoch and sequence number of a batch with a producer
+    id."""
     if batch.producer_id < 0:
         return Check()
     producers, settings = partition.log.producers, cluster.settings
     producers.expire(caller.now - settings.producer_id_expiration)
     return producers.check(
         batch,
-        any_first=settings.any_first_sequence,
+        any_first_sequence=settings.any_first_sequence,
         begins_at_zero=batch.is_transactional and caller.version >= _ENDS_EPOCH,
     )
 
@@ -206,17 +214,17 @@ def _join_transaction(
     if transactional_id is None:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     identity = Identity(batch.producer_id, batch.producer_epoch)
-    transactions = cluster.transactions
+    transactions = cluster.transaction_coordinator
     if caller.version >= _ENDS_EPOCH:
-        error = transactions.add(
-            transactional_id, identity, caller.now, partitions=[tp], ends_epoch=True
-        )
+        error = transactions.add(transactional_id, identity, caller.now, partitions=[tp])
     else:
         error = transactions.verify(transactional_id, identity, partition=tp)
         if error == ErrorCode.TRANSACTION_ABORTABLE and caller.version < _HAS_ABORTABLE:
             return ErrorCode.INVALID_TXN_STATE
         if error == ErrorCode.CONCURRENT_TRANSACTIONS:
+            # As in Kafka: producers retry this code in every version of Produce.
             return ErrorCode.NOT_ENOUGH_REPLICAS
+    # Produce has no PRODUCER_FENCED.
     return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
 
 

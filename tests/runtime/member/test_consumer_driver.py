@@ -71,7 +71,7 @@ def member(story: list[Any] | None = None, **options: Any) -> Consumer:
 
 def epochs(kafka: EmbeddedKafka) -> list[int]:
     """Return the epochs of the members in the group."""
-    described = kafka._call(kafka._cluster.consumer_groups.describe, "g")
+    described = kafka._call(kafka._cluster.consumer_coordinator.describe, "g")
     return [m.member_epoch for m in described.members]
 
 
@@ -398,7 +398,7 @@ async def test_losing_and_regaining_partitions_does_not_count_as_a_poll(network:
         await anyio.sleep(1)
         await consumer.getone()
         await anyio.sleep(15)
-        group = kafka._cluster.consumer_groups.groups["g"]
+        group = kafka._cluster.consumer_coordinator.groups["g"]
         group.epoch += 1
         group.target_epoch, group.target = group.epoch, dict.fromkeys(group.members, frozenset())
         await anyio.sleep(2)

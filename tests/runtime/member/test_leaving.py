@@ -234,7 +234,7 @@ async def test_a_member_leaves_until_the_coordinator_has_answered(
 
 def member_ids(kafka: EmbeddedKafka, kind: str) -> list[str]:
     if kind == "consumer":
-        described = kafka._call(kafka._cluster.consumer_groups.describe, "g")
+        described = kafka._call(kafka._cluster.consumer_coordinator.describe, "g")
         return [m.member_id for m in described.members]
     return [m.member_id for m in kafka.describe_group("g").members]
 

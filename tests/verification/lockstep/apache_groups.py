@@ -95,7 +95,7 @@ class ApacheGroups:
         if self._cluster is None:
             self._cluster = cluster
             # The cluster calls `move` of its coordinators.
-            cast(Any, cluster).coordinator = self
+            cast(Any, cluster).classic_coordinator = self
         request = incoming.request
         if isinstance(request, _OF_ONE_GROUP):
             group_id: str = request.group_id

@@ -48,7 +48,7 @@ class EmbeddedCoordinator:
         self._responses: list[tuple[int, bytes]] = []
         self.cluster = Cluster(range(_NODE, _NODE + 1), self._settings, seed)
         self.cluster.new_id = JavaRandom(seed).uuid  # type: ignore[method-assign]
-        self.cluster.coordinator.groups = _ClassicGroups()
+        self.cluster.classic_coordinator.groups = _ClassicGroups()
         self._prepare(self.cluster)
 
     def submit(self, request: bytes) -> int:

@@ -18,7 +18,7 @@ __all__ = ["FAULTS"]
 
 
 def _old_generations_pass(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator
+    coordinator = cluster.classic_coordinator
     heartbeat = coordinator.heartbeat
 
     def always_current(request, caller):
@@ -30,7 +30,7 @@ def _old_generations_pass(cluster: Cluster) -> None:
 
 
 def _leader_assigns_first_member_only(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator
+    coordinator = cluster.classic_coordinator
     sync = coordinator.sync
 
     def cut(request, caller, reply):
@@ -40,7 +40,7 @@ def _leader_assigns_first_member_only(cluster: Cluster) -> None:
 
 
 def _syncs_do_not_extend_sessions(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator
+    coordinator = cluster.classic_coordinator
     extend = coordinator._extend_session
 
     def unless_stable(group, member, now):
@@ -51,7 +51,7 @@ def _syncs_do_not_extend_sessions(cluster: Cluster) -> None:
 
 
 def _instances_are_not_fenced(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator
+    coordinator = cluster.classic_coordinator
     join = coordinator.join
 
     def without_instance(request, caller, reply):
@@ -61,8 +61,8 @@ def _instances_are_not_fenced(cluster: Cluster) -> None:
 
 
 def _away_members_are_removed(cluster: Cluster) -> None:
-    consumer_groups = cluster.consumer_groups
-    heartbeat = consumer_groups.heartbeat
+    consumer_coordinator = cluster.consumer_coordinator
+    heartbeat = consumer_coordinator.heartbeat
 
     def leave_entirely(request, caller):
         if request.member_epoch != AWAY:
@@ -70,18 +70,18 @@ def _away_members_are_removed(cluster: Cluster) -> None:
         response = heartbeat(evolve(request, member_epoch=-1), caller)
         return evolve(response, member_epoch=AWAY if not response.error_code else 0)
 
-    consumer_groups.heartbeat = leave_entirely
+    consumer_coordinator.heartbeat = leave_entirely
 
 
 def _stale_commits_pass(cluster: Cluster) -> None:
-    check = cluster.consumer_groups.check_commit
+    check = cluster.consumer_coordinator.check_commit
 
     def lenient(group_id, member_id, epoch, version):
         error, _ = check(group_id, member_id, epoch, version)
         is_stale = error is ErrorCode.STALE_MEMBER_EPOCH
         return ErrorCode.NONE if is_stale else error, lambda *_: True
 
-    cluster.consumer_groups.check_commit = lenient
+    cluster.consumer_coordinator.check_commit = lenient
 
 
 def _offsets_outlive_topics(cluster: Cluster) -> None:
@@ -96,8 +96,8 @@ def _offsets_outlive_topics(cluster: Cluster) -> None:
 
 
 def _growth_is_not_noticed(cluster: Cluster) -> None:
-    counts = cluster.consumer_groups._counts
-    cluster.consumer_groups._counts = lambda: {name: min(n, 2) for name, n in counts().items()}
+    counts = cluster.consumer_coordinator._counts
+    cluster.consumer_coordinator._counts = lambda: {name: min(n, 2) for name, n in counts().items()}
 
 
 def _with(prepare: Callable[[Cluster], None]) -> Callable[[], EmbeddedCoordinator]:

@@ -21,8 +21,8 @@ _VERSION = 1
 
 def follow(follower: EmbeddedCoordinator, leader: Coordinator) -> None:
     """Let the follower take the leader's target whenever it computes one of the same epoch."""
-    consumer_groups = follower.cluster.consumer_groups
-    compute = consumer_groups._assign_when_due
+    consumer_coordinator = follower.cluster.consumer_coordinator
+    compute = consumer_coordinator._assign_when_due
 
     def assign_when_due(group: ConsumerGroup, now: float) -> None:
         before = group.target_epoch
@@ -32,7 +32,7 @@ def follow(follower: EmbeddedCoordinator, leader: Coordinator) -> None:
             if epoch == group.target_epoch and target.keys() == group.members.keys():
                 group.target = target
 
-    consumer_groups._assign_when_due = assign_when_due  # type: ignore[method-assign]
+    consumer_coordinator._assign_when_due = assign_when_due  # type: ignore[method-assign]
 
 
 def _target(

@@ -196,7 +196,7 @@ class Disturbances:
                 FindCoordinatorRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=None
             )
             cluster = self.kafka._cluster
-            others = sorted(cluster.live)
+            others = sorted(cluster.live_ids)
             self.kafka.move_coordinator(GROUP, others[self.plan.seed % len(others)])
             await anyio.sleep(_HIDDEN_BEFORE)
             self.agenda.at(anyio.current_time() + _HIDDEN_AFTER, rule.stop)

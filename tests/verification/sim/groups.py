@@ -74,7 +74,7 @@ class EmbeddedView:
         self._group_id = group_id
 
     def stable_group(self, request: SyncGroupRequest) -> StableGroup | None:
-        group = self._cluster.coordinator.groups.get(self._group_id)
+        group = self._cluster.classic_coordinator.groups.get(self._group_id)
         if group is None or group.state.value != "Stable":
             return None
         if request.generation_id != group.generation:
@@ -90,7 +90,7 @@ class EmbeddedView:
         )
 
     def target(self) -> Target | None:
-        group = self._cluster.consumer_groups.groups.get(self._group_id)
+        group = self._cluster.consumer_coordinator.groups.get(self._group_id)
         if group is None or not group.subscriptions:
             return None
         return Target(
@@ -105,17 +105,17 @@ class EmbeddedView:
         )
 
     def holder(self, instance: str) -> str:
-        group = self._cluster.consumer_groups.groups.get(self._group_id)
+        group = self._cluster.consumer_coordinator.groups.get(self._group_id)
         found = None if group is None else group.static_member(instance)
         return "" if found is None else found.member_id
 
     def counted(self, client: str) -> tuple[str, ...]:
         found: list[str] = []
-        classic = self._cluster.coordinator.groups.get(self._group_id)
+        classic = self._cluster.classic_coordinator.groups.get(self._group_id)
         if classic is not None:
             found += [m.member_id for m in classic.members.values() if m.client_id == client]
             found += sorted(i for i in classic.pending if i.startswith(f"{client}-"))
-        consumers = self._cluster.consumer_groups.groups.get(self._group_id)
+        consumers = self._cluster.consumer_coordinator.groups.get(self._group_id)
         if consumers is not None:
             found += [
                 m.member_id

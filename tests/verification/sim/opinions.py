@@ -236,7 +236,7 @@ class Opinions:
         """As the leader, name the replica in the client's rack instead of records (KIP-392); as
         that replica, refuse if it is to."""
         nearest = int(request.rack_id.removeprefix("r"))
-        has_near = nearest != node and self._cluster.nodes[nearest].alive
+        has_near = nearest != node and self._cluster.nodes[nearest].is_alive
         found = (self._leader(t, p.partition) for t in request.topics for p in t.partitions)
         leaders = set(found)
         refusing = self.refusing_replica

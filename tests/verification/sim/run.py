@@ -342,7 +342,7 @@ class _Simulation:
         yet could not tell another cluster from it."""
         if node in self.foreign_at:
             return process in self.tap.acquainted
-        return self.cluster.nodes[node].alive
+        return self.cluster.nodes[node].is_alive
 
     async def _happen(self) -> None:
         plan = self.plan
@@ -552,7 +552,7 @@ class _Simulation:
         for node in sorted(self.foreign_at):
             self._end_foreign_cluster(node)
         for node in self.cluster.nodes.values():
-            if not node.alive:
+            if not node.is_alive:
                 self.kafka.restart(node.node_id)
         for slot in self.slots.values():
             self._thaw(slot, slot.frozen)
@@ -642,12 +642,12 @@ class _Simulation:
     # brokers
 
     def _kill_node(self, action: PlannedAction) -> None:
-        if self.cluster.nodes[action.node].alive and len(self.cluster.live) > 1:
+        if self.cluster.nodes[action.node].is_alive and len(self.cluster.live_ids) > 1:
             self.kafka.kill(action.node)
             self._later(action.seconds, self._restart, action.node)
 
     def _restart(self, node: int) -> None:
-        if not self.cluster.nodes[node].alive and node not in self.foreign_at:
+        if not self.cluster.nodes[node].is_alive and node not in self.foreign_at:
             self.kafka.restart(node)
 
     def _rolling_restart(self, action: PlannedAction) -> None:
@@ -656,11 +656,11 @@ class _Simulation:
             self._later(index * (action.seconds + 0.5), self._kill_node, at)
 
     def _move_coordinator(self, action: PlannedAction) -> None:
-        if action.node in self.cluster.live:
+        if action.node in self.cluster.live_ids:
             self.kafka.move_coordinator(GROUP, action.node)
 
     def _move_leaders(self, action: PlannedAction) -> None:
-        if action.node in self.cluster.live:
+        if action.node in self.cluster.live_ids:
             for tp in self._partitions():
                 if self.random.random() < 0.5:
                     self.kafka.move_leader(*tp, action.node)
@@ -669,7 +669,7 @@ class _Simulation:
         """Truncate a log, and possibly move its leadership."""
         tp = self.random.choice(self._partitions())  # no topic is deleted where logs are cut
         self.kafka.truncate(*tp, max(0, self.kafka.log_end(*tp) - action.count))
-        if action.node in self.cluster.live:
+        if action.node in self.cluster.live_ids:
             self.kafka.move_leader(*tp, action.node)
         end = self.kafka.log_end(*tp)
         self.records[tp] = [offset for offset in self.records.get(tp, ()) if offset < end]
@@ -740,16 +740,16 @@ class _Simulation:
         node = action.node
         if self.foreign is None or node in self.foreign_at:
             return
-        others = [n for n in self.cluster.live if n != node]
+        others = [n for n in self.cluster.live_ids if n != node]
         if not others:
             return
-        if self.cluster.nodes[node].alive:
+        if self.cluster.nodes[node].is_alive:
             self.kafka.kill(node)
         self.foreign_at.add(node)
-        for other in self.foreign._cluster.live:
+        for other in self.foreign._cluster.live_ids:
             if other not in self.foreign_at:
                 self.foreign.kill(other)
-        if not self.foreign._cluster.nodes[node].alive:
+        if not self.foreign._cluster.nodes[node].is_alive:
             self.foreign.restart(node)
         self._later(action.seconds, self._end_foreign_cluster, node)
 
