@@ -245,6 +245,17 @@ async def test_a_truncated_log_forgets_what_is_gone() -> None:
         assert (kafka.stable_end("t", 0), kafka.log_end("t", 0)) == (1, 2)
 
 
+@VIRTUAL
+async def test_a_truncated_log_knows_the_producers_of_the_batches_that_remain() -> None:
+    settings = BrokerSettings(producer_id_expiration=60.0, any_first_sequence=False)
+    async with writer(settings, transactional=False) as (kafka, producer):
+        await anyio.sleep(100.0)
+        assert await producer.write("a", 0) == [NONE]
+        assert await producer.write("b", 1) == [NONE]
+        kafka.truncate("t", 0, 1)
+        assert await producer.write("b", 1) == [NONE]
+
+
 @LOOPS
 async def test_another_node_continues_a_transaction() -> None:
     async with EmbeddedKafka({"t": 1}, nodes=2) as kafka:

@@ -2,7 +2,7 @@
 its open transaction.
 
 Only batches with a producer id count. The state is rebuilt from the remaining batches after a
-truncation, except for the times and the coordinator epochs, which are lost.
+truncation, except for the coordinator epochs of markers, which are lost.
 Source: the checks that Apache Kafka 4.3 makes before it appends (KIP-98, 360, 890).
 """
 
@@ -80,11 +80,15 @@ class ProducerStates:
         """The aborted transactions, each with the offset of its marker."""
 
     def rebuild(self, batches: Iterable[RecordBatch]) -> None:
-        """Forget everything but what follows from these batches."""
+        """Forget everything but what follows from these batches, and when their producers wrote."""
+        seen_at = {producer_id: known.seen_at for producer_id, known in self._producers.items()}
         self._producers.clear()
         self._aborted.clear()
         for batch in batches:
             self.on_append(batch)
+        for producer_id, known in self._producers.items():
+            # Else they would have expired, and the next batch of each would be out of order.
+            known.seen_at = seen_at.get(producer_id, known.seen_at)
 
     # ------------------------------------------------------------ before an append
 
