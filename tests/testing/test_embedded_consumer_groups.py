@@ -14,16 +14,18 @@ from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.consumer_coordinator import ConsumerCoordinator
 from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.group_requests import describe_consumer_groups, join
 from kafkagroup.testing.embedded.offsets import commit
 from kafkagroup.testing.embedded.settings import BrokerSettings
 from kafkagroup.testing.embedded.timers import Timers
+from kafkagroup.wire.messages.consumer_describe import ConsumerGroupDescribeRequest
 from kafkagroup.wire.messages.consumer_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from kafkagroup.wire.messages.group import LeaveGroupRequest, MemberIdentity
+from kafkagroup.wire.messages.group import JoinGroupRequest, LeaveGroupRequest, MemberIdentity
 from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -551,6 +553,33 @@ def test_a_rejected_join_leaves_no_group() -> None:
     one_group = OneGroup()
     assert one_group.join("a", subscribed_topic_regex="(") == (E.INVALID_REGULAR_EXPRESSION,)
     assert one_group.coordinator.groups == {}
+
+
+def test_an_invalid_join_of_a_classic_member_keeps_the_empty_group() -> None:
+    cluster, caller = Cluster(range(1, 2), BrokerSettings(), 0), Caller(version=0, now=0.0)
+    cluster.consumer_coordinator.heartbeat(JOIN_WITHOUT_ID, caller)
+    (group,) = cluster.consumer_coordinator.groups.values()
+    group.members.clear()
+    errors: list[int] = []
+    invalid = JoinGroupRequest(
+        group_id="g", session_timeout_ms=1, member_id="", protocol_type="consumer", protocols=()
+    )
+    join(cluster, 1, invalid, caller, lambda response: errors.append(response.error_code))
+    assert errors == [E.INVALID_SESSION_TIMEOUT]
+    assert cluster.consumer_coordinator.groups == {"g": group}
+
+
+def test_only_the_coordinator_describes_a_group() -> None:
+    cluster, caller = Cluster(range(1, 3), BrokerSettings(), 0), Caller(version=0, now=0.0)
+    cluster.consumer_coordinator.heartbeat(JOIN_WITHOUT_ID, caller)
+    other = 3 - cluster.coordinator_of("g")
+    request = ConsumerGroupDescribeRequest(
+        group_ids=("g", "unknown"), include_authorized_operations=False
+    )
+    cluster.move_coordinator("unknown", 3 - other, 0.0)
+    for found in describe_consumer_groups(cluster, other, request, caller).groups:
+        assert (found.error_code, found.error_message) == (E.NOT_COORDINATOR, None)
+        assert (found.group_state, found.group_epoch, found.members) == ("", 0, ())
 
 
 def test_a_subscription_without_topics_changes_no_epoch() -> None:

@@ -14,8 +14,7 @@ from typing import Any
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.coordinator import Caller
-from kafkagroup.testing.embedded.evolve import evolve
-from kafkagroup.testing.embedded.refusals import refuse
+from kafkagroup.testing.embedded.refusals import describe_with_error, refuse
 from kafkagroup.wire.messages import consumer_describe
 from kafkagroup.wire.messages.consumer_describe import (
     ConsumerGroupDescribeRequest,
@@ -67,8 +66,9 @@ def join(
         # Kafka supports members of both protocols in one group; this broker does not.
         reply(refuse(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, caller.version))
     else:
-        # A group without members may change its type.
-        cluster.consumer_coordinator.groups.pop(request.group_id, None)
+        if is_valid:
+            # A group without members may change its type.
+            cluster.consumer_coordinator.groups.pop(request.group_id, None)
         cluster.classic_coordinator.join(request, caller, reply)
 
 
@@ -171,10 +171,9 @@ def describe_consumer_groups(
     """Describe consumer groups (KIP-848), each with its own error."""
 
     def describe_one(group_id: str) -> consumer_describe.DescribedGroup:
-        group = cluster.consumer_coordinator.describe(group_id)
         if cluster.coordinator_of(group_id) == node_id:
-            return group
-        return evolve(group, error_code=ErrorCode.NOT_COORDINATOR, members=())
+            return cluster.consumer_coordinator.describe(group_id)
+        return describe_with_error(group_id, ErrorCode.NOT_COORDINATOR)
 
     groups = tuple(describe_one(group_id) for group_id in request.group_ids)
     return ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=groups)
