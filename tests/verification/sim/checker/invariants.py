@@ -37,7 +37,7 @@ INVARIANTS: Mapping[str, str] = {
     "its name",
     "S20": "a cooperative leader assigns a partition only after its owner has revoked it",
     "S21": "the client reports partitions as revoked only while the membership lasts",
-    "S22": "no partition is revoked, lost or assigned anew because one answer of one broker "
+    "S22": "no partition is revoked, lost or assigned anew because one response of one broker "
     "reports less than is known",
     "S23": "a position moves only when its leader confirms it",
     "S24": "nothing of another cluster is delivered, and nothing is committed to it",
