@@ -46,7 +46,7 @@ cdef class Reader:
     cdef object _preparation
     cdef object _lease_now
     cdef int _system_clock_id
-    cdef bint _reading
+    cdef bint _is_reading
     cdef double _checkpoint_at
     cdef unsigned long _thread_id
 

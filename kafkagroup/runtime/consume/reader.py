@@ -54,17 +54,23 @@ class Reader:
         self._permit = session.permit
         self._processing = session.processing
         self._current_task = session.processing.current
+        """Returns the current task, as `Processing.current`."""
         self._task = session.processing.task
+        """Returns the task that polled last, as `Processing.task`."""
         self.iterator: Records | None = None
-        """The iterator that took the last record. One task uses it, so its next records need no
-        look at the task, which takes a tenth of the time of a record."""
+        """The iterator that took the last record. Only one task uses an iterator, so its next
+        records are delivered without comparing the task, which takes a tenth of the time of a
+        record."""
         self._delivery = session.delivery
         self._acknowledgement = session.delivery.acknowledgement
         self._preparation = Preparation(session)
         self.use_clock(session.lease_clock)
-        self._reading = False
+        self._is_reading = False
+        """Whether a task waits in `next`."""
         self._checkpoint_at = float("-inf")
+        """When other tasks last ran, on the loop's clock."""
         self._thread_id = 0
+        """The thread of the consumer's loop, once `bind` was called."""
 
     def ready(self) -> Any:
         """Return the next record, of the types that the consumer's deserializers return, while the
@@ -103,8 +109,8 @@ class Reader:
         return self._lease_now()
 
     def ready_here(self) -> Any:
-        """The same as `ready`; None for another task than the one that polled last, and for callers
-        in another loop: `next` notes the one, and must not serve the others."""
+        """As `ready`, for any caller. None for a task that did not poll last, which `next` notes as
+        the new one, and for a caller in another loop, which must not get records."""
         if cython.compiled:
             thread_id = PyThread_get_thread_ident()  # type: ignore[name-defined]  # noqa: F821
         else:
@@ -167,7 +173,7 @@ class Reader:
                 self._grant()
                 return taken
             if owns and self._delivery.unprepared is not None:
-                continue
+                continue  # `take` came to a batch that a thread must prepare
             is_prepared_by_await = owns and self._delivery.unconverted is not None
             if is_prepared_by_await:
                 now = await self._convert(now)
@@ -180,7 +186,7 @@ class Reader:
             waited = True
 
     def _raise_if_reading(self) -> None:
-        if self._reading:
+        if self._is_reading:
             raise ConsumerBusyError
 
     def _grant(self) -> None:
@@ -211,7 +217,7 @@ class Reader:
         assert conversion is not None
         # The application's own code runs now: if it hangs, the member must lose its partitions.
         self._polls.note_poll(now)
-        self._reading = True
+        self._is_reading = True
         self._permit.end()
         try:
             result = await conversion.later(raw)
@@ -220,23 +226,25 @@ class Reader:
         else:
             delivery.on_converted(raw, result)
         finally:
-            self._reading = False
+            self._is_reading = False
         return anyio.current_time()
 
     async def _run_others(self, meanwhile: Callable[[], Awaitable[object]]) -> float:
         """Let other tasks run until `meanwhile` is done; return the time afterwards."""
-        self._reading = True
+        self._is_reading = True
         self._permit.end()
         try:
             await meanwhile()
         finally:
-            self._reading = False
+            self._is_reading = False
         self._checkpoint_at = anyio.current_time()
         return self._checkpoint_at
 
     async def _wait(self, until: float, *, owns: bool) -> float:
+        """Wait for a change, or until a time on the loop's clock; return the time afterwards.
+        `owns`: as in `PollState.begin_wait`."""
         session = self._session
-        self._reading = True
+        self._is_reading = True
         self._polls.begin_wait(owns=owns)
         self._permit.end()
         try:
@@ -247,7 +255,7 @@ class Reader:
         finally:
             self._checkpoint_at = session.clock()
             self._polls.end_wait(self._checkpoint_at)
-            self._reading = False
+            self._is_reading = False
         return self._checkpoint_at
 
 
