@@ -27,6 +27,8 @@ async def read_stdin(max_bytes: int) -> bytes:
 
     A cancelled call loses the next input. Raises: OSError.
     """
+    if sys.stdin is None:  # the program was started with a closed stdin
+        return b""
     return await _in_thread(lambda: os.read(sys.stdin.fileno(), max_bytes))
 
 
@@ -45,16 +47,16 @@ async def write_stdout(data: bytes) -> None:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Return the result of `work`, run in a daemon thread. Raises: OSError."""
+    """Return the result of `work`, run in a daemon thread. Raises: what `work` raises."""
     done = anyio.Event()
     results: list[T] = []
-    errors: list[OSError] = []
+    errors: list[Exception] = []
     token = anyio.lowlevel.current_token()
 
     def run() -> None:
         try:
             results.append(work())
-        except OSError as error:
+        except Exception as error:
             errors.append(error)
         try:
             anyio.from_thread.run_sync(done.set, token=token)

@@ -272,8 +272,10 @@ def _encode(
 ) -> tuple[int, int, int, int]:
     """Write the records to `room`. Return their size and number, and the first and the last offset.
 
-    `room` may be the memory of `data`: a record is never longer than its message, whose offset,
-    size, CRC and lengths take more bytes, so each part is read before it is overwritten."""
+    `room` may be the memory of `data`: a record is not longer than its message, whose offset, size,
+    CRC and lengths take more bytes, so each part is read before it is overwritten. Raises:
+    DecodeError for one that is, as of format 0 with a timestamp from -2^63 and parts of megabytes.
+    """
     size, count, first, last = 0, 0, 0, -1
     head = bytearray()
     for message in _messages(data, check_crcs):
@@ -290,8 +292,18 @@ def _encode(
         middle = bytearray()
         value_size = _put_length(middle, message.value_at, message.value_end)
         start = bytearray()
-        _put(start, len(head) + key_size + len(middle) + value_size + 1)
-        size = _write(room, size, start + head)
+        _put(start, len(head) + key_size + len(middle) + value_size + len(_NO_HEADERS))
+        start += head
+        key_at = size + len(start)
+        value_at = key_at + key_size + len(middle)
+        fits = (
+            (not key_size or key_at <= message.key_at)
+            and (not value_size or value_at <= message.value_at)
+            and value_at + value_size + len(_NO_HEADERS) <= message.end
+        )
+        if not fits:
+            raise DecodeError(f"the record at offset {last} is longer than its message")
+        size = _write(room, size, start)
         size = _move(room, size, data, message.key_at, key_size)
         size = _write(room, size, middle)
         size = _move(room, size, data, message.value_at, value_size)

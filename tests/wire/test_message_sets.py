@@ -354,6 +354,15 @@ def test_damage_inside_a_compressed_message_is_an_error(data: bytes, reason: str
     assert (seen, found[: len(reason)], offset) == ([7, 8], reason, 0)
 
 
+def test_a_record_that_is_longer_than_its_message_is_an_error() -> None:
+    """Format 0 has no timestamp; that of the outer message takes ten bytes here. The records are
+    written where the messages are, and wrote over what was not read yet."""
+    part = bytes(1 << 20)
+    inside = message(0, 0, part, key=part) + message(0, 1 << 28, part, key=part)
+    data = compressed(1, Codec.GZIP, 1 << 28, inside, timestamp=-(2**63), attributes=STAMPED)
+    assert corrupt(data)[1] == f"the record at offset {1 << 28} is longer than its message"
+
+
 def test_without_crcs_they_are_not_checked_inside_either() -> None:
     bad = message(1, 0)[:-1] + b"w"
     data = bad + compressed(1, Codec.GZIP, 1, bad)

@@ -336,6 +336,9 @@ class _LoginsProxy(Logins):
     def check(self, address: Address, now: float) -> None:
         self._logins.check(address, now)
 
+    def may_ask_source(self, now: float) -> bool:
+        return self._logins.may_ask_source(now)
+
     def raise_suspended(self) -> None:
         self._logins.raise_suspended()
 

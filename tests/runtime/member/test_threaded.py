@@ -661,6 +661,16 @@ def test_logins_of_the_thread_are_those_of_the_client() -> None:
     assert threaded_driver._LoginsProxy(logins, at_once).has_worked
 
 
+def test_the_source_of_credentials_is_asked_by_one_of_both_loops() -> None:
+    logins = Logins()
+    logins.watch(lambda _: None)
+    proxy = threaded_driver._LoginsProxy(logins, at_once)
+    assert proxy.may_ask_source(0.0)
+    logins.failed(ADDRESS, AuthenticationError("no token", is_of_source=True), 0.0)
+    assert not proxy.may_ask_source(0.0)
+    assert [one.may_ask_source(100.0) for one in (proxy, logins)] == [True, False]
+
+
 async def test_the_thread_compares_brokers_with_the_cluster_of_the_client(
     kafka: EmbeddedKafka,
 ) -> None:
