@@ -25,7 +25,7 @@ from kafkagroup.admin import (
     GroupType,
     MemberDescription,
 )
-from kafkagroup.admin.describing import _classic, describe, list_groups
+from kafkagroup.admin.describing import _describe_classic, describe, list_groups
 from kafkagroup.assign import (
     GroupSpec,
     MemberSpec,
@@ -226,7 +226,7 @@ async def test_a_missing_group_described_as_dead_is_an_error():
             return DescribeGroupsResponse(groups=(dead,))
 
     with pytest.raises(BrokerError) as caught:
-        await _classic(Old(), Node(1, "kafka-1", 9092), "g")
+        await _describe_classic(Old(), Node(1, "kafka-1", 9092), "g")
     assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND
 
 

@@ -674,7 +674,7 @@ def test_no_jvm_outlives_its_owner(version: str, tmp_path: Path, killed: bool) -
         ports = _configured_ports(tmp_path)
         # The broker's, and ZooKeeper's where there is one.
         release = find_release(version)
-        assert len(ports) == len(release.listeners) + release.zookeeper
+        assert len(ports) == len(release.listeners) + release.uses_zookeeper
         assert all(map(_listens, ports))
         if killed:
             owner.send_signal(signal.SIGKILL)

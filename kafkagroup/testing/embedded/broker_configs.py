@@ -83,7 +83,7 @@ _OTHERS: Mapping[str, tuple[ConfigValue, ...]] = {
         ConfigValue("log.retention.ms", "-1", ConfigSource.STATIC),
         ConfigValue("log.retention.hours", "168", ConfigSource.DEFAULT),
     ),
-    # New clusters have eligible leader replicas (KIP-966), with which Kafka sets this option.
+    # New clusters have eligible leader replicas, with which Kafka sets this option.
     "min.insync.replicas": (
         ConfigValue("min.insync.replicas", "1", ConfigSource.DYNAMIC_DEFAULT),
         ConfigValue("min.insync.replicas", "1", ConfigSource.DEFAULT),
