@@ -1,7 +1,7 @@
 """`Record`: the class of the records that the application gets.
 
-If a compiler is available, this module is compiled, with the types in `_record.pxd`. `types` has
-the public form of `Record`, with type parameters for key and value.
+If a compiler is available, this module is compiled, with the types in `_record.pxd`. For type
+checkers `types` declares it with type parameters for key and value; at run time that is this class.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ begins only when every member has released the old one, has missed a session tim
 the rebalance timeout; a scope is cancelled before either passes.
 
 Not guaranteed: code that shields itself from cancellation or does not await, or a process that was
-frozen, may run for longer; after a suspend of the system, other code for 0.1 s. Against those, pass
-the fencing token to the system that you write to, and have that system refuse a token lower than
-the highest it has seen.
+frozen, may run for longer. After a suspend of the system any code may, for 0.1 s. Against that,
+pass the fencing token to the system that you write to, and have that system refuse a token lower
+than the highest it has seen.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 MAX_VALUE_BYTES = 1024
 """The limit of a member's value, in bytes. With `Shards` every assignment has the values of all
 members, and the broker stores all assignments in one record of up to 1 MB by default: enough for
-200 members with a host name each."""
+100 members with a host name each."""
 
 MAX_SHARDS = 65_536
 """The limit of a group's shards: metadata and assignments with each shard once fit that record."""

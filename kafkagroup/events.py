@@ -40,8 +40,8 @@ class RebalanceCause(Enum):
     """This member's application requested it."""
     TOPICS = "topics"
     """Partitions of a topic were added or deleted, or their replicas moved to other racks. The
-    leader of a classic group reports it; with KIP-848, the member that is assigned the first new
-    partition."""
+    leader of a classic group reports it; with KIP-848, each member that is assigned a partition
+    it did not know of."""
     HANDOVER = "handover"
     """This member revoked partitions; a second rebalance assigns them to others (KIP-429)."""
     FENCED = "fenced"
@@ -187,4 +187,5 @@ class EventsMissed(GroupEvent):
 
 
 if not TYPE_CHECKING:  # a type checker would accept every name
+    # Explains names that are not here; there are none to import late.
     __getattr__ = late_names(__name__, {})

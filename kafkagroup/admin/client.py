@@ -57,7 +57,7 @@ from kafkagroup.transport.identity import require_cluster
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.security import Security
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
-from kafkagroup.wire.error_codes import MISSING_TOPIC
+from kafkagroup.wire.error_codes import FINAL_IN_TOPIC_ADMIN
 from kafkagroup.wire.messages.group import MemberIdentity
 
 __all__ = ["Admin"]
@@ -165,7 +165,7 @@ class Admin(CallingService):
         with damaged metadata; TransportError, or the last retriable BrokerError, after the timeout.
         """
         checked_group_ids([group_id])
-        return await self._calls.once(lambda cluster: describing.describe(cluster, group_id))
+        return await self._calls.one(lambda cluster: describing.describe(cluster, group_id))
 
     async def find_coordinator(self, group_id: str) -> Node:
         """Return the broker that coordinates a group of this id, whether or not it exists.
@@ -174,7 +174,7 @@ class Admin(CallingService):
         BrokerError, after the timeout.
         """
         checked_group_ids([group_id])
-        return await self._calls.once(lambda cluster: cluster.coordinators.look_up(group_id))
+        return await self._calls.one(lambda cluster: cluster.coordinators.look_up(group_id))
 
     async def group_spec(self, group: str | GroupDescription) -> GroupSpec:
         """Return the assignor's input for the next rebalance of a live group of consumers: the
@@ -207,7 +207,7 @@ class Admin(CallingService):
 
         Raises: TransportError.
         """
-        return tuple(await self._calls.once(topic_requests.list_all))
+        return tuple(await self._calls.one(topic_requests.list_all))
 
     async def describe_topics(
         self, topics: Iterable[str]
@@ -215,7 +215,7 @@ class Admin(CallingService):
         """Return each topic's description, or its error: BrokerError UNKNOWN_TOPIC_OR_PARTITION,
         INVALID_TOPIC_EXCEPTION; AuthorizationError."""
         return await self._calls.each(
-            _topic_names(topics), topic_requests.describe, final=MISSING_TOPIC
+            _topic_names(topics), topic_requests.describe, final=FINAL_IN_TOPIC_ADMIN
         )
 
     async def create_topics(
@@ -254,7 +254,7 @@ class Admin(CallingService):
             await topic_requests.delete(cluster, name, attempts[name])
 
         return await self._calls.change(
-            "deleting topics", _topic_names(topics), delete, final=MISSING_TOPIC
+            "deleting topics", _topic_names(topics), delete, final=FINAL_IN_TOPIC_ADMIN
         )
 
     async def add_partitions(
@@ -277,7 +277,7 @@ class Admin(CallingService):
             )
 
         return await self._calls.change(
-            "adding partitions to topics", counts, add, final=MISSING_TOPIC
+            "adding partitions to topics", counts, add, final=FINAL_IN_TOPIC_ADMIN
         )
 
     # ------------------------------------------------------------ committed offsets
@@ -328,7 +328,7 @@ class Admin(CallingService):
         checked_group_ids([group_id])
         wanted = partitions_of(partitions)
         attempts = ChangeAttempts()
-        results = await self._calls.once(
+        results = await self._calls.one(
             lambda cluster: offsets.delete(cluster, group_id, wanted, attempts)
         )
         return changed(f"deleting offsets of group {group_id!r}", results)
@@ -380,7 +380,7 @@ class Admin(CallingService):
 
     async def _committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         checked_group_ids([group_id])
-        return await self._calls.once(lambda cluster: offsets.committed(cluster, group_id))
+        return await self._calls.one(lambda cluster: offsets.committed(cluster, group_id))
 
     # ------------------------------------------------------------ transactions
 
@@ -423,7 +423,7 @@ class Admin(CallingService):
         before Kafka 3.0; TransportError, or the last retriable BrokerError, after the timeout.
         """
         _transactional_ids([transactional_id])
-        return await self._calls.once(
+        return await self._calls.one(
             lambda cluster: transactions.describe(cluster, transactional_id)
         )
 
@@ -470,7 +470,7 @@ class Admin(CallingService):
             raise found
         opened = transactions.require_hanging(found, tp, start_offset, force=force)
         attempts = ChangeAttempts()
-        await self._calls.once(lambda cluster: transactions.abort(cluster, opened, attempts))
+        await self._calls.one(lambda cluster: transactions.abort(cluster, opened, attempts))
 
     # ------------------------------------------------------------ removing
 
@@ -495,7 +495,7 @@ class Admin(CallingService):
             member_id=member_id or "", group_instance_id=instance_id, reason=reason
         )
         attempts = ChangeAttempts()
-        await self._calls.once(
+        await self._calls.one(
             lambda cluster: removing.remove_member(cluster, group_id, member, attempts)
         )
 

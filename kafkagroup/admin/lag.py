@@ -135,7 +135,7 @@ async def _log_offsets(
     requested = {tp: timestamp for tp in partitions if tp not in reasons}
     if not requested:
         return {}
-    found = await calls.once(lambda _: logs.each(requested))
+    found = await calls.one(lambda _: logs.each(requested))
     reasons |= {tp: str(error) for tp, error in found.errors.items()}
     return {tp: at.offset for tp, at in found.offsets.items()}
 

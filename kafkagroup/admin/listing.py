@@ -40,7 +40,7 @@ async def list_everywhere(
 
     Raises: TransportError when no broker responds.
     """
-    metadata = await calls.once(lambda cluster: cluster.refresh())
+    metadata = await calls.one(lambda cluster: cluster.refresh())
     results = await calls.each(metadata.nodes.values(), list_from)
     found: dict[str, T] = {}
     errors: dict[Node, KafkaGroupError] = {}

@@ -81,7 +81,7 @@ async def require_partitions(calls: RetriedCalls, partitions: Iterable[TopicPart
     the missing ones."""
     wanted = sorted(partitions)
     topics = sorted({tp.topic for tp in wanted})
-    metadata = await calls.once(lambda cluster: topics_metadata(cluster, topics))
+    metadata = await calls.one(lambda cluster: topics_metadata(cluster, topics))
     counts = metadata.partition_counts(topics)
     missing = [tp for tp in wanted if not 0 <= tp.partition < counts.get(tp.topic, 0)]
     if missing:
@@ -93,7 +93,7 @@ async def require_partitions(calls: RetriedCalls, partitions: Iterable[TopicPart
 
 async def partitions(calls: RetriedCalls, topics: Sequence[str]) -> tuple[TopicPartition, ...]:
     """Implement `Admin.partitions`; `topics` are sorted."""
-    counts = (await calls.once(lambda cluster: topics_metadata(cluster, topics))).partition_counts(
+    counts = (await calls.one(lambda cluster: topics_metadata(cluster, topics))).partition_counts(
         topics
     )
     if missing := [topic for topic in topics if topic not in counts]:

@@ -90,7 +90,7 @@ async def plan(
     logs = LogOffsets(calls.opened(), READ_UNCOMMITTED)
 
     async def at(timestamp: int) -> dict[TopicPartition, int]:
-        found = await calls.once(lambda _: logs.at(dict.fromkeys(wanted, timestamp)))
+        found = await calls.one(lambda _: logs.at(dict.fromkeys(wanted, timestamp)))
         return {tp: one.offset for tp, one in found.items()}
 
     if targets is not None:

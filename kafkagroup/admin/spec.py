@@ -43,7 +43,9 @@ async def group_spec(calls: RetriedCalls, group: GroupDescription) -> GroupSpec:
                 f" {member.topic_pattern!r}, and the coordinator does not report its topics"
             )
     topics = sorted({topic for s in subscriptions.values() for topic in s.topics})
-    metadata = await calls.once(lambda cluster: topics_metadata(cluster, topics))
+    metadata = await calls.one(lambda cluster: topics_metadata(cluster, topics))
+    # What is owned here is the present assignment, which is later than any subscription. The
+    # coordinator does not send its generation: any number works that is higher than the others.
     generation = 1 + max(map(_generation, subscriptions.values()), default=-1)
     return GroupSpec(
         members={
@@ -70,7 +72,7 @@ def _generation(subscription: Subscription) -> int:
 
 
 async def topics_metadata(cluster: Cluster, topics: Sequence[str]) -> ClusterMetadata:
-    """Return the metadata of these topics alone. Topics that do not exist are left out.
+    """Return the metadata of these topics alone. Topics that do not exist have no partitions.
 
     Raises: BrokerError for a topic that may exist but cannot be read: a spec or plan without it
     would be wrong.

@@ -1,4 +1,5 @@
-"""Adapters that make assignors of functions with other signatures, and kiel's own function.
+"""Adapters that make assignors of functions with other signatures, and the one of kiel, another
+client for Kafka (see `compat/kiel.py`).
 
 The result of such a function is checked by the rules for any assignment: a mistake raises an error
 at once, and does not show only as partitions that two members consume, or none.
@@ -20,12 +21,13 @@ from kafkagroup.types import Assignment, TopicPartition
 __all__ = ["Allocate", "Decide", "allocating", "deciding", "naive_allocator"]
 
 Allocate = Callable[[list[str], list[TopicPartition]], Mapping[str, Mapping[str, Iterable[int]]]]
-"""A function of the member ids, in order, and the sorted partitions. It returns the partition
-numbers, as member id -> topic -> numbers."""
+"""A function of the member ids, in the order of `GroupSpec.order`, and the sorted partitions. It
+returns the partition numbers, as member id -> topic -> numbers."""
 
 Decide = Callable[[list[str], list[TopicPartition], str], Iterable[TopicPartition]]
-"""A function of the member ids, in order, the sorted partitions of one topic, and a member id. It
-returns the partitions of that member. `decide_partitions_range` is an example."""
+"""A function of the member ids, in the order of `GroupSpec.order`, the sorted partitions of one
+topic, and a member id. It returns the partitions of that member. `decide_partitions_range` is an
+example."""
 
 
 def allocating(name: str, allocate: Allocate) -> Assignor:

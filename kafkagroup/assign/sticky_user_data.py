@@ -1,6 +1,7 @@
 """User data of sticky members: their last assignment, in Java's format, which all clients use.
 
-The bytes come from other members: everything in them is checked, and nothing is raised.
+The bytes come from other members: lengths are checked, and nothing is raised. The partitions need
+not exist.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ class OneShotEvent:
             # Not anyio.lowlevel.checkpoint: that module would have to be imported.
             await anyio.sleep(0)  # noqa: ASYNC115
             return True
-        # Nothing of anyio: a client that starts waits here for the import of anyio's backend.
+        # From here on nothing of anyio: a client that starts waits here while a thread imports its
+        # backend.
         if (loop := asyncio_loop()) is None:
             await self._wait_on_trio(until)
             return self._is_set
@@ -81,8 +82,8 @@ class OneShotEvent:
             self._withdraw(waiter)
 
     def _add(self, waiter: asyncio.Future[None] | trio.Event) -> None:
-        # Mostly there is one. Of thousands, as of senders whose records share a batch, each would
-        # copy a tuple.
+        # Mostly one task waits. Several are in a list: of thousands, such as senders that share a
+        # batch, each would copy the tuple.
         if isinstance(self._waiting, list):
             self._waiting.append(waiter)
         else:

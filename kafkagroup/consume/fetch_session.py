@@ -70,7 +70,7 @@ class FetchSession:
         self._partitions: dict[TopicPartition, FetchPartition] = {}
         self._topic_ids: dict[str, UUID] = {}
         self._uses_topic_ids = True
-        self.ends: dict[TopicPartition, int] = {}
+        self.log_ends: dict[TopicPartition, int] = {}
         """Partition -> the log end that the broker reported last. The broker sends it again only
         when it changes, so a partition that was revoked and assigned again gets it from here."""
 
@@ -95,7 +95,7 @@ class FetchSession:
         changed = {tp: entry for tp, entry in wanted.items() if before.get(tp) != entry}
         forgotten = tuple(tp for tp in before if tp not in wanted)
         for tp in forgotten:
-            self.ends.pop(tp, None)
+            self.log_ends.pop(tp, None)
         # A forgotten topic keeps the id that the session has: metadata may not have it any more.
         known = {**known, **ids}
         named = {tp.topic: known[tp.topic] for tp in (*changed, *forgotten)}
@@ -120,7 +120,7 @@ class FetchSession:
         self._epoch = _FIRST_EPOCH
         self._partitions = {}
         self._topic_ids = {}
-        self.ends = {}
+        self.log_ends = {}
 
     @staticmethod
     def is_session_error(error_code: int) -> bool:

@@ -90,8 +90,8 @@ from kafkagroup.wire.error_codes import (
     COORDINATOR_AWAITS_MARKERS,
     END_TXN_ACTIONS,
     FAILED_RECORD_ACTIONS,
+    FENCED_COMMITS,
     INIT_PRODUCER_ID_ACTIONS,
-    MEMBERSHIP_ENDED,
     TXN_OFFSET_COMMIT_ACTIONS,
     TransactionAction,
 )
@@ -115,7 +115,7 @@ _END_VERSIONS = (0, 4)
 _EPOCH_ENDING_VERSIONS = (5, 5)
 """Of EndTxn and TxnOffsetCommit, from `transaction.version` 2 on."""
 
-_STALE_MEMBER = MEMBERSHIP_ENDED | {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS}
+_STALE_MEMBER = FENCED_COMMITS | {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS}
 
 
 def step(state: Transactions, event: Event) -> tuple[Transactions, tuple[Effect, ...]]:
@@ -277,7 +277,7 @@ class _Step:
                 self._set(attempt=self._again(attempt, action, code))
             case _:
                 error = self._error("asking for an epoch", code)
-                is_fenced = isinstance(error, ProducerFencedError)
+                is_fenced = action is TransactionAction.FENCED
                 self._fail(Phase.FENCED if is_fenced else Phase.FATAL, error)
 
     def _on_epoch(self, producer_id: int, epoch: int) -> None:
@@ -296,8 +296,9 @@ class _Step:
 
     def _begin_with_former_timeout(self, attempt: Attempt, error: KafkaGroupError) -> bool:
         """Begin the transaction with the timeout that the coordinator has already; return whether
-        that was done. It is if the epoch was requested only for another timeout, and the broker is
-        older than Kafka 2.5, which gives no next epoch."""
+        that was done. It is if the epoch was requested only for another timeout, the broker is
+        older than Kafka 2.5, which gives no next epoch, and this was the first attempt: an earlier
+        one, at another broker, may have begun an epoch."""
         call = self.state.call
         former = None if call is None else call.former_timeout_ms
         is_too_old = isinstance(error, UnsupportedVersionError)
@@ -390,7 +391,9 @@ class _Step:
             case TransactionAction.RETRY | TransactionAction.LOOK_UP if self.state.is_open:
                 self._set(add_attempt=self._again(attempt, action, code))
             case TransactionAction.RETRY | TransactionAction.LOOK_UP:
-                self._end_adding()  # nothing was added, and the transaction will be aborted
+                # The transaction will be aborted. This attempt has added nothing; what a lost one
+                # may have added ends with the next epoch.
+                self._end_adding()
             case _:
                 self._set(adding=frozenset(), add_attempt=None)
                 what = f"adding {tp} to the transaction"
@@ -466,8 +469,10 @@ class _Step:
             case SendFailed():
                 self._on_offsets_lost(commit)
             case Refused(error=error):
-                is_too_old = not commit.is_adding and not self.state.ends_epoch
-                self._on_offsets_refused(commit, _no_group_fencing(error) if is_too_old else error)
+                # Below version 2 a broker may be too old for a TxnOffsetCommit that fences members.
+                if not commit.is_adding and not self.state.ends_epoch:
+                    error = _no_group_fencing(error)
+                self._on_offsets_refused(commit, error)
 
     def _on_group_added(self, commit: OffsetCommit, code: int) -> None:
         group_id = commit.group.group_id
@@ -561,6 +566,7 @@ class _Step:
             self._fail(Phase.FENCED, error)
         elif (
             action is TransactionAction.FATAL
+            # From the look-up of the coordinator, whose errors have no action here.
             or code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         ):
             self._fail(Phase.FATAL, error)
@@ -576,7 +582,8 @@ class _Step:
 
     def _stop_adding(self, error: KafkaGroupError) -> None:
         """Withdraw the requests that add to the transaction, except those that the coordinator may
-        have executed: the abort needs their responses. A call with offsets fails with `error`."""
+        have executed: the abort needs their responses. A TxnOffsetCommit is always withdrawn, as
+        its group was added before. A call with offsets fails with `error`."""
         attempt, commit = self.state.add_attempt, self.state.offset_commit
         self._set(wanted=frozenset())
         if attempt is not None and not attempt.is_uncertain:
@@ -646,7 +653,8 @@ class _Step:
     def _on_end(self, attempt: Attempt, response: Any) -> None:
         state, code = self.state, response.error_code
         action = _action(END_TXN_ACTIONS, code, TransactionAction.FATAL)
-        # From version 2 on this code says that there is no transaction to commit.
+        # From version 2 on this code says that there is no transaction to commit, also after a
+        # request without a response: a repeated commit that was executed succeeds (KIP-890).
         is_aborted = code == ErrorCode.INVALID_TXN_STATE and state.ends_epoch
         # Not after a request without a response: that one may have committed the transaction.
         is_abortable = action is TransactionAction.ABORT and not state.is_end_lost
@@ -661,7 +669,7 @@ class _Step:
                 self._on_not_committed(code)
             case _:
                 error = self._error(self._ending, code)
-                is_fenced = isinstance(error, ProducerFencedError)
+                is_fenced = action is TransactionAction.FENCED
                 self._fail(Phase.FENCED if is_fenced else Phase.FATAL, error)
 
     @property

@@ -28,8 +28,8 @@ class LogEnds:
     topic_ids: Mapping[str, str]
     """Topic -> id, of the topics that the metadata describes."""
     errors: Mapping[str, BrokerError] = attrs.field(factory=dict)
-    """Topic -> why the metadata does not describe it, or some of its partitions. Several
-    responses have confirmed it."""
+    """Topic -> why the metadata does not describe it, or some of its partitions, which several
+    responses have confirmed; or why an end cannot be read."""
     cluster_id: str | None = None
 
 
@@ -38,10 +38,11 @@ class Plan:
     """What a stream may read."""
 
     latest: Positions
-    """The log end of each partition in which the stream has a position; the position itself while
-    the metadata does not describe the partition."""
+    """The log end of each partition in which the stream has a position; the position itself if
+    the log ends before it, or while the metadata does not describe the partition."""
     new: list[TopicPartition]
-    """The partitions without a position, of new and of recreated topics, sorted."""
+    """The partitions without a position, sorted: added ones, and those of new and of recreated
+    topics."""
     losses: list[str]
     """Which records cannot be read any more."""
     errors: Mapping[str, BrokerError]
@@ -53,7 +54,8 @@ class Plan:
 def plan_batch(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
     """Return what can be read from `begin` on. O(partitions).
 
-    Raises: BrokerError for a topic that the options name, if it does not exist or may not be read.
+    Raises: BrokerError for a topic that the options name, if it may not be read, or has no position
+    and does not exist.
     """
     losses: list[str] = []
     errors: dict[str, BrokerError] = {}
@@ -84,6 +86,7 @@ def plan_batch(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
         elif error is not None and error.code in ABSENT:
             deleted.add(topic)
             losses.append(f"topic {topic!r} was deleted")
+            # One that the options name keeps its position: without one the next plan would raise.
             if options.pattern is not None:
                 dropped.update(partitions)
         elif error is not None:

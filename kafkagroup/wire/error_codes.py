@@ -21,13 +21,13 @@ __all__ = [
     "END_TXN_ACTIONS",
     "FAILED_RECORD_ACTIONS",
     "FENCED",
+    "FENCED_COMMITS",
     "FETCH_ACTIONS",
     "FINAL",
+    "FINAL_IN_TOPIC_ADMIN",
     "INIT_PRODUCER_ID_ACTIONS",
     "MAY_HAVE_JOINED",
-    "MEMBERSHIP_ENDED",
     "MEMBERSHIP_LOST",
-    "MISSING_TOPIC",
     "NOT_A_MEMBER",
     "NO_SUCH_GROUP",
     "PRODUCE_ACTIONS",
@@ -53,7 +53,7 @@ Codes = frozenset[int]
 ABSENT: Codes = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID))
 """The broker does not know the topic."""
 
-MISSING_TOPIC: Codes = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
+FINAL_IN_TOPIC_ADMIN: Codes = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
 """Not retried in requests of an administrator, who wants to know that the topic does not exist. A
 consumer waits for the topic to be created."""
 
@@ -129,7 +129,8 @@ def fetch_action(code: int) -> FetchAction:
 
 
 REFUSED_TOPIC_ID: Codes = frozenset((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID))
-"""If the leader responds to a Fetch with one of these, the topic was deleted, or recreated."""
+"""If a leader that has served this topic id responds to a Fetch with one of these, the topic was
+deleted, or recreated."""
 
 ENDED_FETCH_SESSION: Codes = frozenset(
     (
@@ -144,7 +145,8 @@ ENDED_FETCH_SESSION: Codes = frozenset(
 
 
 class ProduceAction(Enum):
-    """The reaction to a partition's error in a response to Produce."""
+    """The reaction to a partition's error in a response to Produce. For OUT_OF_ORDER, DUPLICATE and
+    NEW_EPOCH it depends on the batch: see `Sender._on_refused`."""
 
     REFRESH = "refresh"
     """Retry, with new metadata. The records may be in the log: a leader that loses its role while
@@ -230,7 +232,8 @@ FINAL: Codes = frozenset(
         ErrorCode.UNSUPPORTED_ASSIGNOR,
     )
 )
-"""Always end a membership without another attempt to join: the cause is a value that the
+"""End a membership without another attempt to join, except where PROTOCOL_UNAVAILABLE applies: the
+cause is a value that the
 application gave, or another member, and would be the same at the next attempt."""
 
 UNKNOWN_MEMBER: Codes = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND))
@@ -276,7 +279,7 @@ RETRIED_COMMITS: Codes = COORDINATOR_MOVED | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
-    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,  # of an OffsetFetch only, which builds on this set
     ErrorCode.STALE_MEMBER_EPOCH,  # the next heartbeat returns the new one
 }
 """A commit is retried until the caller's timeout; for an unknown topic a few times only."""
@@ -286,7 +289,7 @@ RETRIED_LOOK_UPS: Codes = RETRIED_COMMITS | UNKNOWN_MEMBER | {ErrorCode.FENCED_M
 retried because a heartbeat will return the new epoch, or report that the member lost its
 partitions."""
 
-MEMBERSHIP_ENDED: Codes = UNKNOWN_MEMBER | {
+FENCED_COMMITS: Codes = UNKNOWN_MEMBER | {
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.FENCED_MEMBER_EPOCH,
 }

@@ -108,7 +108,7 @@ class ZooKeeperDriver(MemberLoop[Member]):
 
     async def confirm(self, partitions: Collection[TopicPartition], deadline: float) -> float:
         """Check the claims of these partitions; return until when their offsets may be committed,
-        on the lease clock.
+        on the lease clock. `deadline` is on the loop's clock.
 
         While the connection is lost, wait for the response: a member that must release partitions
         after a reconnection still has to send their last commit. Raises: CommitFailedError if a
@@ -123,6 +123,7 @@ class ZooKeeperDriver(MemberLoop[Member]):
                     held = await session.holds(units)
                 except KafkaGroupError as error:
                     raise CommitFailedError(f"the claims cannot be checked: {error}") from error
+                # Without an entry the session was closed meanwhile.
                 if not held or session is not self._session or not self.may_commit:
                     break
                 unclaimed = sorted(str(units[unit]) for unit, ours in held.items() if not ours)
@@ -207,7 +208,8 @@ class ZooKeeperDriver(MemberLoop[Member]):
                 self._trouble.on_no_session(now, since, self._session.connect_error)
 
     async def _watch_foreign_members(self) -> None:
-        """Report members of other libraries that have started since: no claim keeps them out."""
+        """Report members of other libraries that have started since this one registered: no claim
+        keeps them out."""
         while True:
             await anyio.sleep(_FOREIGN_INTERVAL)
             if self._session is not None and self.member.phase is Phase.MEMBER:

@@ -75,7 +75,7 @@ def calls_to(cluster: Any, options: ClientOptions | None = None, **check: Any) -
 )
 async def test_a_call_is_repeated_after_errors_that_may_pass(error: Exception) -> None:
     cluster = Cluster([error] * 3)
-    assert await calls_to(cluster).once(cluster.call) == 7
+    assert await calls_to(cluster).one(cluster.call) == 7
     start, *later = cluster.called_at
     assert [at - start for at in later] == pytest.approx([0.1, 0.3, 0.7], rel=0.21)
     assert cluster.troubles.open == {}
@@ -94,14 +94,14 @@ async def test_a_call_is_repeated_after_errors_that_may_pass(error: Exception) -
 async def test_an_error_that_a_retry_would_repeat_is_raised_at_once(error: Exception) -> None:
     cluster = Cluster(repeat(error))
     with pytest.raises(type(error)) as caught:
-        await calls_to(cluster).once(cluster.call)
+        await calls_to(cluster).one(cluster.call)
     assert (caught.value, len(cluster.called_at)) == (error, 1)
 
 
 async def test_the_caller_names_codes_that_end_a_call() -> None:
     cluster = Cluster(repeat(BrokerError(LOADING)))
     with pytest.raises(BrokerError):
-        await calls_to(cluster).once(cluster.call, final=[LOADING])
+        await calls_to(cluster).one(cluster.call, final=[LOADING])
     assert len(cluster.called_at) == 1
 
 
@@ -110,7 +110,7 @@ async def test_a_login_that_has_worked_is_tried_again_unless_it_is_refused() -> 
     cluster = Cluster([failure, refusal])
     cluster.logins.has_worked = True
     with pytest.raises(AuthenticationError) as caught:
-        await calls_to(cluster).once(cluster.call)
+        await calls_to(cluster).one(cluster.call)
     assert (caught.value, len(cluster.called_at)) == (refusal, 2)
 
 
@@ -119,7 +119,7 @@ async def test_another_cluster_ends_a_call() -> None:
     cluster = Cluster([lost])
     cluster.cluster_change = ClusterChangedError("another cluster")
     with pytest.raises(ClusterChangedError) as caught:
-        await calls_to(cluster).once(cluster.call)
+        await calls_to(cluster).one(cluster.call)
     assert (caught.value, caught.value.__cause__) == (cluster.cluster_change, lost)
     assert len(cluster.called_at) == 1
 
@@ -132,7 +132,7 @@ async def test_the_last_error_is_raised_when_the_time_is_over(
     cluster, start = Cluster(repeat(error)), anyio.current_time()
     limits = () if deadline is None else (start + deadline,)
     with pytest.raises(type(error)) as caught:
-        await calls_to(cluster).once(cluster.call, *limits)
+        await calls_to(cluster).one(cluster.call, *limits)
     assert caught.value is error
     assert anyio.current_time() - start == pytest.approx(took)
     assert cluster.troubles.open == {}
@@ -149,7 +149,7 @@ async def test_a_call_is_repeated_until_shortly_before_its_deadline() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(recover)
         calls = calls_to(cluster, ClientOptions(retry_backoff_max=60.0))
-        assert await calls.once(cluster.call) == 7
+        assert await calls.one(cluster.call) == 7
     assert len(cluster.called_at) < 20
 
 
@@ -158,7 +158,7 @@ async def test_a_call_without_a_response_times_out() -> None:
         await anyio.sleep_forever()
 
     with pytest.raises(RequestTimeoutError, match="no response within 30 s"):
-        await calls_to(Cluster()).once(hang)
+        await calls_to(Cluster()).one(hang)
 
 
 async def test_a_refusal_that_lasts_is_reported_until_the_call_ends() -> None:
@@ -173,7 +173,7 @@ async def test_a_refusal_that_lasts_is_reported_until_the_call_ends() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
-        assert await calls_to(cluster).once(cluster.call) == 7
+        assert await calls_to(cluster).one(cluster.call) == 7
     assert lasting == [str(BrokerError(LOADING))]
     assert [type(event) for event in cluster.events] == [TroubleReported, TroubleEnded]
     assert cluster.troubles.open == {}
@@ -235,7 +235,7 @@ def attempts(calls: RetriedCalls, cluster: Cluster) -> list[Callable[[], Awaitab
     async def call(_: object, key: str) -> int:
         return await cluster.call(_)
 
-    return [lambda: calls.once(cluster.call), lambda: calls.each(["g"], call)]
+    return [lambda: calls.one(cluster.call), lambda: calls.each(["g"], call)]
 
 
 async def test_a_client_that_is_not_open_refuses_calls() -> None:
@@ -245,7 +245,7 @@ async def test_a_client_that_is_not_open_refuses_calls() -> None:
         with pytest.raises(NotStartedError, match="not started"):
             await attempt()
     calls.open(cluster)  # type: ignore[arg-type]
-    assert await calls.once(cluster.call) == 7
+    assert await calls.one(cluster.call) == 7
     calls.close()
     for attempt in attempts(calls, cluster):
         with pytest.raises(ClosedError, match="is closed"):

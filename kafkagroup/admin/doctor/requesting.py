@@ -34,7 +34,7 @@ async def request_from(
         calls = RetriedCalls(options, options.request_timeout)
         calls.open(cluster)
         try:
-            results.append(await calls.once(call))
+            results.append(await calls.one(call))
         except KafkaGroupError as error:
             # Raised below: the task group would wrap it.
             errors.append(error)

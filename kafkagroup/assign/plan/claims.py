@@ -20,7 +20,8 @@ class ExplainedClaims:
     """The claims of all members of a group.
 
     Which claim is valid: `kafkagroup.assign.claims` (KIP-792). The member with a valid claim need
-    not subscribe to the topic any longer. The other claims are void: they are ignored.
+    not subscribe to the topic any longer. Unlike there, a claim also counts if no member does. The
+    other claims are void: they are ignored.
     """
 
     def __init__(self, spec: GroupSpec) -> None:

@@ -94,7 +94,7 @@ class RetriedCalls:
             raise ClosedError("the client is closed; make a new one")
         raise NotStartedError("the client is not started; use `async with` or start()")
 
-    async def once(
+    async def one(
         self,
         call: Callable[[Cluster], Awaitable[T]],
         deadline: float = math.inf,
@@ -157,7 +157,7 @@ class RetriedCalls:
         async def call_one(key: K) -> None:
             async with limiter:
                 try:
-                    results[key] = await self.once(
+                    results[key] = await self.one(
                         lambda cluster: call(cluster, key), deadline, final=final
                     )
                 except KafkaGroupError as error:

@@ -129,7 +129,7 @@ class FetchSources:
         tp = min(existing)
         count = counts[tp.topic]
         others = f" (and {len(existing) - 1} more)" if len(existing) > 1 else ""
-        if metadata.leader(tp) is None:
+        if metadata.leader(tp) is None:  # the metadata has no such partition
             cause = f"it does not exist: topic {tp.topic} has {count} partitions"
             advice = "check what assigns it, and whether the topic was recreated"
         else:

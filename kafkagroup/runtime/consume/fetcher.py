@@ -131,7 +131,7 @@ class Fetcher:
         self._last_fetch_id = 0
         self._wake_count = 0
         """The number of calls of `wake`."""
-        self._is_woken = False
+        self._must_check = False
         """Whether there may be partitions that `_start_fetches` has not checked."""
         self._starting = CoalescingTask(spawn, self._start_fetches, "lanes")
 
@@ -142,7 +142,7 @@ class Fetcher:
 
     def wake(self) -> None:
         """Check what to fetch: there may be new partitions, leaders or positions."""
-        self.made_room()
+        self._wake_waiting()
         self._wake_count += 1
         # Not here but in a task, once for many calls: an application that seeks in a thousand
         # partitions would cause a thousand checks of all partitions.
@@ -150,19 +150,22 @@ class Fetcher:
 
     def _request_check(self) -> None:
         """Have `_start_fetches` check all partitions, once more if it already runs."""
-        self._is_woken = True
+        self._must_check = True
         self._starting.ensure_running()
 
     def made_room(self) -> None:
-        """Wake the waiting tasks: fewer bytes are buffered or in flight."""
+        """Fewer bytes are buffered or in flight: tasks that wait for room may go on."""
+        self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
         self._woken.set()
         self._woken = OneShotEvent()
 
     async def _start_fetches(self) -> None:
         """Start the task of each lane that has none, and immediate fetches of partitions that the
         long polls in flight leave out."""
-        while self._is_woken:  # other tasks may wake this one while it checks many partitions
-            self._is_woken = False
+        while self._must_check:  # other tasks may wake this one while it checks many partitions
+            self._must_check = False
             self._sources.find_leaders()
             lanes = set(await process_in_slices(self._sources.lanes, self._delivery.owned.values()))
             for node_id, lane in lanes - self._running_lanes:
@@ -218,7 +221,7 @@ class Fetcher:
             )
             valid = await process_in_slices(self._sources.valid, in_lane)
             if len(valid) < len(in_lane):
-                self._engine.look_up_positions()
+                self._engine.look_up_positions()  # which also has positions validated
             room = self._budget.long_poll_size(
                 buffered=self._delivery.buffered_bytes,
                 unread=self._delivery.unread_bytes,
@@ -303,7 +306,7 @@ class Fetcher:
             # A full request ends this error. If a full request got it, the next one must back off.
             if FetchSession.is_session_error(response.error_code) and not session_request.is_full:
                 return _NO_REQUEST
-            return (yield from self._responses.process(fetch, response, session.ends, node))
+            return (yield from self._responses.process(fetch, response, session.log_ends, node))
 
         try:
             return await self._send(
@@ -329,7 +332,8 @@ class Fetcher:
         immediate.wake()
 
     def _left_out(self, owned: Collection[OwnedPartition]) -> list[OwnedPartition]:
-        """Return the fetchable partitions that their lane's long poll in flight leaves out."""
+        """Return the fetchable partitions that their lane's long poll in flight leaves out. Long
+        polls adopt what they request already."""
         return [
             o
             for o in owned
@@ -339,8 +343,8 @@ class Fetcher:
         ]
 
     def _adopt(self, poll: FetchInFlight, owned: OwnedPartition) -> bool:
-        """Let a long poll in flight count for `owned` that was sent in an earlier assignment of the
-        partition, if it requests the same; return whether it does."""
+        """Let a long poll count for `owned` that was sent in an earlier assignment of its
+        partition, and is still in flight, if it requests the same; return whether it does."""
         metadata = self._cluster.metadata
         if needs_validation(metadata, owned):
             return False
@@ -463,7 +467,8 @@ class Fetcher:
             # The metadata of another topic has another leader epoch.
             leader = None if owned.is_of_other_topic(current_id) else metadata.leader(owned.tp)
             if leader is not None:
-                # The records that this leader returns must not be validated with it afterwards.
+                # Now, not with the response: what this leader returns needs no validation by its
+                # own epoch.
                 owned.checked_epoch = leader.leader_epoch
             entries[owned.tp] = FetchPartition(
                 partition=owned.tp.partition,

@@ -84,7 +84,7 @@ class NewPartitionWatch:
         self._pause = self._pauses.next()
         await self._cluster.refresh()
         if coordinator_matches and self._partitions.needs_complete_response:
-            # Not merged: the client needs the names once, and not the partitions of the cluster.
+            # Not merged: the metadata need not hold all partitions of the cluster.
             response = await self._cluster.describe_topics(_ALL_TOPICS)
             if response.brokers:  # a broker that is still starting lists none
                 listed = {

@@ -39,7 +39,7 @@ class Processing:
         """Use the tasks of the loop that runs now."""
         self.current = _current_task()
 
-    def note_poll(self) -> bool:
+    def note_poller(self) -> bool:
         """Note that the current task polls; return whether another one did before."""
         current = self.current()
         if current is None or self.task() is current:

@@ -78,7 +78,8 @@ class Reader:
 
         Raises: what taking a record raises.
         """
-        # Not the loop's clock, which may have stood still while the system was suspended.
+        # Not the loop's clock, which may have stood still while the system was suspended. Not
+        # compiled, `_now` would only be one more call for each record.
         now = self._now() if cython.compiled else self._lease_now()
         if now >= self._permit.expires_at:
             return None
@@ -133,21 +134,22 @@ class Reader:
         """
         session = self._session
         self._raise_if_reading()
-        if self._processing.note_poll():
+        # The time of the poll is noted where the call ends, with a record or an error.
+        if self._processing.note_poller():
             self._task, self.iterator = self._processing.task, None
         session.on_poll()
         now = session.clock()
         if now - self._checkpoint_at > _MAX_BLOCKED:
             now = await self._checkpoint()
         # An earlier call may have begun the preparation, and was cancelled.
-        is_prepared_by_await = self._preparation.resume(self._delivery.unprepared)
+        must_deliver_first = self._preparation.resume(self._delivery.unprepared)
         waited = False
         while True:
             if session.closing.has_begun:
                 raise session.closing.error()
             # Errors in data after a batch are raised after the batch: so not between decompressing
-            # it, or converting one of its records, and delivering the record.
-            if not is_prepared_by_await and self._errors.is_pending:
+            # it, or converting one of its records, which both await, and delivering the record.
+            if not must_deliver_first and self._errors.is_pending:
                 # This call is a poll: an application that gets an error each time is not away.
                 self._polls.note_poll(now)
                 self._errors.raise_next()
@@ -156,7 +158,7 @@ class Reader:
             driver = session.member.driver
             owns = driver is None or driver.lease_left > 0.0
             unprepared = self._delivery.unprepared if owns else None
-            is_prepared_by_await = unprepared is not None
+            must_deliver_first = unprepared is not None
             if unprepared is not None:
                 if self._preparation.take(unprepared):
                     self._delivery.note_prepared(unprepared)
@@ -174,12 +176,12 @@ class Reader:
                 return taken
             if owns and self._delivery.unprepared is not None:
                 continue  # `take` came to a batch that a thread must prepare
-            is_prepared_by_await = owns and self._delivery.unconverted is not None
-            if is_prepared_by_await:
+            must_deliver_first = owns and self._delivery.unconverted is not None
+            if must_deliver_first:
                 now = await self._convert(now)
                 continue
             if self._errors.is_pending:
-                continue  # an error of a partition whose last record was delivered before
+                continue  # `take` came to the end of a batch, after which an error is due
             if waited and now >= until:
                 raise NothingArrived
             now = await self._wait(until, owns=owns)
@@ -194,7 +196,7 @@ class Reader:
         or the ownership lease expires. Any change before then ends it."""
         session = self._session
         if session.is_draining:
-            return
+            return  # `ready` would not wake the task that waits for the records in flight
         # The loop's clock last: a suspend between the two must not lengthen the permit.
         ahead = self._now() - session.clock()
         expires_at = self._checkpoint_at + _MAX_BLOCKED + ahead

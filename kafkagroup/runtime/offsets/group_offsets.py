@@ -52,7 +52,7 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.error_codes import (
     ABSENT,
     COORDINATOR_MOVED,
-    MEMBERSHIP_ENDED,
+    FENCED_COMMITS,
     RETRIED_COMMITS,
     RETRIED_LOOK_UPS,
 )
@@ -427,7 +427,7 @@ class GroupOffsets:
                         f"{where}: {BrokerError(code)}: commit again when the member has rejoined,"
                         " if it still owns the partition"
                     )
-                if code in MEMBERSHIP_ENDED:
+                if code in FENCED_COMMITS:
                     raise CommitFailedError(
                         f"{where}: {BrokerError(code)}: the group has rebalanced; the partition's"
                         " next owner starts at the last commit that succeeded"

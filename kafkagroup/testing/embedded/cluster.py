@@ -134,9 +134,13 @@ class Cluster:
         """Returns the time for the timestamps of records, in seconds since the epoch."""
         self.fetch_callbacks: dict[object, Callable[[], None]] = {}
         """Callbacks for when there may be more to fetch, keyed by the waiting fetch."""
-        self.refusal: Callable[[int, type[Request[Any]], TopicPartition], int] = _no_refusal
+        self.injected_error: Callable[[int, type[Request[Any]], TopicPartition], int] = (
+            _no_injected_error
+        )
         """Returns the injected error code of a partition's entry in a response; 0 for none."""
-        self.refusal_after: Callable[[int, type[Request[Any]], TopicPartition], int] = _no_refusal
+        self.injected_error_after: Callable[[int, type[Request[Any]], TopicPartition], int] = (
+            _no_injected_error
+        )
         """The same, for an entry that gets the error code after the request was executed for it."""
         self._chosen_coordinators: dict[str, int] = {}
         """Group or transactional id -> the node that `move_coordinator` chose."""
@@ -347,5 +351,5 @@ class Cluster:
                         coordinator.move(group_id, now)
 
 
-def _no_refusal(_: int, __: type[Request[Any]], ___: TopicPartition) -> int:
+def _no_injected_error(_: int, __: type[Request[Any]], ___: TopicPartition) -> int:
     return 0

@@ -129,7 +129,7 @@ class Faults:
         """Return the fault to inject into this request, if any."""
         return next((rule.action for rule in self.rules if rule.matches(node_id, request)), None)
 
-    def refusal(
+    def injected_error(
         self,
         node_id: int,
         api: type[Request[Any]],

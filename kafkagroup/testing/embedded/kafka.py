@@ -100,8 +100,8 @@ class EmbeddedKafka:
         self._cluster = Cluster(range(1, nodes + 1), settings or BrokerSettings(), seed, cluster_id)
         self._faults = Faults()
         self._cluster.wall = wall
-        self._cluster.refusal = self._faults.refusal
-        self._cluster.refusal_after = partial(self._faults.refusal, executed=True)
+        self._cluster.injected_error = self._faults.injected_error
+        self._cluster.injected_error_after = partial(self._faults.injected_error, executed=True)
         accounts = None
         if users is not None or token_user is not None:
             accounts = Accounts(

@@ -314,7 +314,7 @@ def _fetch_group(
                 index: code
                 for index in topic.partition_indexes
                 if (
-                    code := cluster.refusal(
+                    code := cluster.injected_error(
                         node_id, OffsetFetchRequest, TopicPartition(name, index)
                     )
                 )

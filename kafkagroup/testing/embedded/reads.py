@@ -202,7 +202,7 @@ def _read(
     if partition is None:
         return _refused(requested.partition, error)
     tp = TopicPartition(name, requested.partition)
-    if injected := cluster.refusal(node_id, FetchRequest, tp):
+    if injected := cluster.injected_error(node_id, FetchRequest, tp):
         attempt.must_answer_now = True
         # As in Kafka, null for partitions that exist, and empty for others.
         return evolve(_refused(tp.partition, injected), aborted_transactions=None)
@@ -279,7 +279,7 @@ def list_offsets(
         )
         found = _NO_OFFSET
         tp = TopicPartition(topic, requested.partition_index)
-        if injected := cluster.refusal(node_id, ListOffsetsRequest, tp):
+        if injected := cluster.injected_error(node_id, ListOffsetsRequest, tp):
             return ListOffsetsPartitionResponse(
                 partition_index=tp.partition, error_code=injected, offset=-1, timestamp=-1
             )
@@ -328,7 +328,7 @@ def ends_of_epochs(
             cluster, node_id, topic, requested.partition, requested.current_leader_epoch
         )
         tp = TopicPartition(topic, requested.partition)
-        if injected := cluster.refusal(node_id, OffsetForLeaderEpochRequest, tp):
+        if injected := cluster.injected_error(node_id, OffsetForLeaderEpochRequest, tp):
             return EpochEnd(error_code=injected, partition=tp.partition)
         epoch, end = -1, -1
         if partition is not None and not error:

@@ -84,7 +84,7 @@ def list_transactions(
 
 def _began_before(one: Transaction, duration_ms: int, now: float) -> bool:
     """Whether a transaction began more than `duration_ms` ago. As in Kafka, it may have ended, and
-    an id that has had no transaction always counts."""
+    an id without a transaction since its last InitProducerId always counts."""
     if duration_ms < 0 or one.state is TransactionState.EMPTY:
         return True
     return (now - one.started_at) * 1000 > duration_ms
@@ -115,7 +115,7 @@ def _described(
         error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     if error or found is None:
         # As in Kafka, the fields of an entry with an error are 0.
-        found = Transaction(transactional_id, Identity(0, 0), 0)
+        found, started_ms = Transaction(transactional_id, Identity(0, 0), 0), 0
     else:
         state = found.state.value
         if found.state is not TransactionState.EMPTY:
@@ -125,7 +125,7 @@ def _described(
         transactional_id=transactional_id,
         transaction_state=state,
         transaction_timeout_ms=found.timeout_ms,
-        transaction_start_time_ms=started_ms if state else 0,
+        transaction_start_time_ms=started_ms,
         producer_id=found.identity.producer_id,
         producer_epoch=found.identity.epoch,
         topics=tuple(
@@ -143,7 +143,7 @@ def describe_producers(
     def answer_one(topic: str, index: int) -> PartitionResponse:
         partition, error = check_leader(cluster, node_id, topic, index, -1, allow_followers=True)
         tp = TopicPartition(topic, index)
-        code = cluster.refusal(node_id, DescribeProducersRequest, tp) or error
+        code = cluster.injected_error(node_id, DescribeProducersRequest, tp) or error
         producers = () if partition is None or code else partition.log.producers.described()
         return PartitionResponse(partition_index=index, error_code=code, active_producers=producers)
 
@@ -171,7 +171,7 @@ def write_markers(
     ) -> WritableTxnMarkerPartitionResult:
         partition, error = check_leader(cluster, node_id, topic, index, -1)
         tp = TopicPartition(topic, index)
-        code = cluster.refusal(node_id, WriteTxnMarkersRequest, tp) or int(error)
+        code = cluster.injected_error(node_id, WriteTxnMarkersRequest, tp) or int(error)
         if partition is not None and not code:
             code = partition.log.producers.check_marker(
                 marker.producer_id,
@@ -187,7 +187,7 @@ def write_markers(
                 commits=marker.transaction_result,
                 coordinator_epoch=marker.coordinator_epoch,
             )
-            code = cluster.refusal_after(node_id, WriteTxnMarkersRequest, tp)
+            code = cluster.injected_error_after(node_id, WriteTxnMarkersRequest, tp)
         return WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
 
     response = WriteTxnMarkersResponse(

@@ -70,11 +70,11 @@ def produce(
             error = ErrorCode.INVALID_REQUIRED_ACKS
         records = b"" if requested.records is None else requested.records
         batch, batch_error = _batch_of(records)
-        code = error or cluster.refusal(node_id, ProduceRequest, tp) or batch_error
+        code = error or cluster.injected_error(node_id, ProduceRequest, tp) or batch_error
         if batch is None or code:
             return _refused(tp.partition, code)
         response = _write(cluster, request, tp, partition, batch, caller)
-        injected = cluster.refusal_after(node_id, ProduceRequest, tp)
+        injected = cluster.injected_error_after(node_id, ProduceRequest, tp)
         return (
             _refused(tp.partition, injected) if injected and not response.error_code else response
         )

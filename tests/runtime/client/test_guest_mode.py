@@ -64,7 +64,7 @@ def test_the_task_of_a_guest_is_known() -> None:
     async def guest() -> None:
         processing = Processing()
         processing.bind()
-        processing.note_poll()
+        processing.note_poller()
         await trio.lowlevel.checkpoint()
         seen.extend((processing.is_by_caller, processing.may_end))
 

@@ -258,9 +258,9 @@ async def test_only_a_task_processes_records() -> None:
     """A callback of the loop runs outside of tasks."""
     processing = Processing()
     processing.bind()
-    assert (processing.note_poll(), processing.note_poll()) == (True, False)
+    assert (processing.note_poller(), processing.note_poller()) == (True, False)
     task = processing.task()
     assert (processing.is_by_caller, processing.may_end) == (True, True)
     processing.current = lambda: None
-    assert (processing.note_poll(), processing.is_by_caller) == (False, False)
+    assert (processing.note_poller(), processing.is_by_caller) == (False, False)
     assert processing.task() is task

@@ -137,7 +137,7 @@ async def test_partitions_that_were_not_fetched_are_not_kept(cluster: Any) -> No
             for n in range(5):
                 kafka.produce("t", [str(n)], partition=0)
                 assert (await one.getone()).value == str(n).encode()
-            ends = [s.ends for s in gc.get_objects() if isinstance(s, FetchSession)]
+            ends = [s.log_ends for s in gc.get_objects() if isinstance(s, FetchSession)]
             assert {T0: 5} in ends, "no other partition is kept"
 
 
