@@ -45,7 +45,7 @@ def command(checkpoint: str, source: int | None) -> None:
 
 def _last_offsets(checkpoint: str) -> str:
     """Return the text of the offset log's file for the last batch that is in the commit log.
-    Raises: ConfigurationError if there is none."""
+    Raises: ConfigurationError if there is none, or it cannot be read."""
     url = urlsplit(checkpoint)
     if len(url.scheme) > 1 and url.scheme != "file":  # one letter is a drive of Windows
         return _read_by_spark(checkpoint)
@@ -54,7 +54,10 @@ def _last_offsets(checkpoint: str) -> str:
     numbers = [int(p.name) for p in ended.iterdir() if p.name.isdecimal()] if ended.is_dir() else []
     if not numbers:
         raise _without_batch(checkpoint)
-    return (folder / "offsets" / str(max(numbers))).read_text("utf-8")
+    try:
+        return (folder / "offsets" / str(max(numbers))).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the offsets of {checkpoint} cannot be read: {error}") from error
 
 
 def _read_by_spark(checkpoint: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -34,6 +35,18 @@ __all__ = ["Session"]
 T = TypeVar("T")
 
 
+class _Failures:
+    """What has failed in one call."""
+
+    def __init__(self) -> None:
+        self.last: Exception | None = None
+        """The last retriable error, which is raised when the timeout of the call expires."""
+
+
+_failures: ContextVar[_Failures] = ContextVar("_failures")
+"""Those of the call that runs: several run at the same time, as fetches do."""
+
+
 class Session:
     """Connections to one cluster, as a context manager whose methods block.
 
@@ -47,9 +60,6 @@ class Session:
         self._stack = ExitStack()
         self._portal: BlockingPortal
         self._cluster: Cluster
-        self._last: Exception | None = None
-        """The last retriable error, raised when the timeout of a call expires. Calls at the same
-        time, as several fetches are, share it."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -107,11 +117,16 @@ class Session:
         return self._portal.call(self._bounded, work, timeout)
 
     async def _bounded(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        self._last = None
+        failures = _Failures()
+        _failures.set(failures)
         seconds = self._options.api_timeout if timeout is None else timeout
         with anyio.move_on_after(seconds):
             return await work()
-        raise self._last or RequestTimeoutError(f"no response in {seconds:g} s")
+        raise failures.last or RequestTimeoutError(f"no response in {seconds:g} s")
+
+    def _note_failure(self, error: Exception) -> None:
+        """Note the last retriable error of the call that runs."""
+        _failures.get().last = error
 
     async def _retry(
         self,
@@ -131,17 +146,17 @@ class Session:
             except RETRIED_ERRORS as error:
                 if self._cluster.logins.is_final(error):
                     raise
-                self._last = error
+                self._note_failure(error)
             except BrokerError as error:
                 if not error.retriable:
                     raise
                 if fatal := fatal_error(error, attempts):
                     raise fatal from error
-                self._last = error
+                self._note_failure(error)
             await pauses.wait()
             try:
                 await self._cluster.refresh()
             except RETRIED_ERRORS as error:
                 if self._cluster.logins.is_final(error):
                     raise
-                self._last = error
+                self._note_failure(error)

@@ -127,7 +127,7 @@ class Logs(Session):
                 may_wait = not known and anyio.current_time() < deadline and _may_pass(doubts)
             if not doubts or (attempts > _MAX_ATTEMPTS_IF_GONE and not may_wait):
                 return found
-            self._last = next(iter(doubts.values()))
+            self._note_failure(next(iter(doubts.values())))
             await pauses.wait()
             attempts += 1
             try:
@@ -135,7 +135,7 @@ class Logs(Session):
             except RETRIED_ERRORS as error:
                 if self._cluster.logins.is_final(error):
                     raise
-                self._last = error
+                self._note_failure(error)
 
     async def _list_topics(
         self,

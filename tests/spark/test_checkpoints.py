@@ -72,6 +72,13 @@ def test_the_last_batch_that_has_ended_is_printed(checkpoint: Path) -> None:
     assert run(checkpoint.as_uri(), "--source", "0", "--json") == (0, f"{SPARKS_OWN}\n", "")
 
 
+def test_a_checkpoint_without_the_offsets_of_its_last_batch_is_named(checkpoint: Path) -> None:
+    (checkpoint / "offsets" / "10").unlink()
+    code, _, message = run(checkpoint)
+    assert code == 2
+    assert message.startswith(f"kafkagroup: the offsets of {checkpoint} cannot be read: [Errno 2]")
+
+
 def test_what_is_no_checkpoint_is_named(checkpoint: Path, tmp_path: Path) -> None:
     code, _, message = run(checkpoint, "--source", "1")
     assert (code, message) == (
