@@ -459,7 +459,9 @@ class Fetcher:
         metadata = self._cluster.metadata
         for owned in ready:
             name = owned.tp.topic
-            current_id = metadata.topics[name].topic_id
+            if (topic := metadata.topics.get(name)) is None:
+                continue  # it has left the metadata while other partitions were checked
+            current_id = topic.topic_id
             topic_id = owned.requested_id(current_id)
             known = ids.setdefault(name, topic_id)
             if known is not topic_id and known != topic_id:

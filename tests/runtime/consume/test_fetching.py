@@ -513,6 +513,20 @@ def requests_noted() -> Iterator[list[str]]:
         yield story
 
 
+async def test_a_topic_that_leaves_the_metadata_meanwhile_is_not_requested(
+    network: Any, script: Script
+) -> None:
+    """Other tasks run while more than a thousand partitions are checked, and one may refresh."""
+    async with network, client() as c:
+        await c.assign([T0])
+        assert c._engine is not None
+        fetcher = c._engine._fetcher
+        owned = [c._delivery.owned[T0]]
+        assert fetcher._add_entries(owned, {}, {}) == owned
+        fetcher._cluster.metadata = ClusterMetadata()
+        assert fetcher._add_entries(owned, {}, {}) == []
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_records_are_delivered_before_the_next_request_is_sent(
     network: Any, script: Script
