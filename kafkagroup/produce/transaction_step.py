@@ -277,8 +277,7 @@ class _Step:
                 self._set(attempt=self._again(attempt, action, code))
             case _:
                 error = self._error("asking for an epoch", code)
-                is_fenced = action is TransactionAction.FENCED
-                self._fail(Phase.FENCED if is_fenced else Phase.FATAL, error)
+                self._end_producer(action, error)
 
     def _on_epoch(self, producer_id: int, epoch: int) -> None:
         state = self.state
@@ -598,6 +597,10 @@ class _Step:
             self._note_lost(is_uncertain)
         self._complete(commit.call, error)
 
+    def _end_producer(self, action: TransactionAction, error: KafkaGroupError) -> None:
+        """End the producer with the error of a response: FENCED for that action, else FATAL."""
+        self._fail(Phase.FENCED if action is TransactionAction.FENCED else Phase.FATAL, error)
+
     def _fail(self, phase: Phase, error: KafkaGroupError) -> None:
         """End the producer with an error, in the phase FENCED or FATAL."""
         call, commit = self.state.call, self.state.offset_commit
@@ -669,8 +672,7 @@ class _Step:
                 self._on_not_committed(code)
             case _:
                 error = self._error(self._ending, code)
-                is_fenced = action is TransactionAction.FENCED
-                self._fail(Phase.FENCED if is_fenced else Phase.FATAL, error)
+                self._end_producer(action, error)
 
     @property
     def _ending(self) -> str:

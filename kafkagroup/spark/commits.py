@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -194,14 +194,7 @@ class CommitListener(StreamingQueryListener):
         ]
         if ends:
             self._last_batches[str(event.progress.id)] = ends, time.monotonic()
-        for done in ends:
-            try:
-                with Logs(self._options) as session:
-                    commit(session, self._group, done)
-            except KafkaGroupError as error:
-                logger.warning(
-                    "offsets of batch %d are not committed: %s", event.progress.batchId, error
-                )
+        self._apply(commit, ends, f"offsets of batch {event.progress.batchId} are not committed")
 
     def onQueryIdle(self, event: Any) -> None:
         ends, renewed_at = self._last_batches.get(str(event.id), ([], 0.0))
@@ -209,15 +202,22 @@ class CommitListener(StreamingQueryListener):
         if not ends or now < renewed_at + RENEWAL_INTERVAL:
             return
         self._last_batches[str(event.id)] = ends, now
-        for done in ends:
-            try:
-                with Logs(self._options) as session:
-                    renew(session, self._group, done)
-            except KafkaGroupError as error:
-                logger.warning("offsets of group %r are not renewed: %s", self._group, error)
+        self._apply(renew, ends, f"offsets of group {self._group!r} are not renewed")
 
     def onQueryTerminated(self, event: Any) -> None:
         self._last_batches.pop(str(event.id), None)
+
+    def _apply(
+        self, write: Callable[[Logs, str, Positions], object], ends: list[Positions], failure: str
+    ) -> None:
+        """Call `write`, which is `commit` or `renew`, for each end. `failure`: what to log before
+        the error of one that fails, after which the others are written all the same."""
+        for done in ends:
+            try:
+                with Logs(self._options) as session:
+                    write(session, self._group, done)
+            except KafkaGroupError as error:
+                logger.warning("%s: %s", failure, error)
 
 
 def reconcile(
