@@ -668,9 +668,10 @@ def test_an_idle_group_uses_our_interval_unless_the_broker_overrides_it(
 
 
 def test_after_a_new_epoch_or_assignment_heartbeats_are_frequent() -> None:
-    for news in (heartbeat_response(epoch=6), heartbeat_response(share={T: (0, 1, 2)})):
+    for response in (heartbeat_response(epoch=6), heartbeat_response(share={T: (0, 1, 2)})):
         member, _ = step(
-            evolve(BEATING_, heartbeat_sent_at=20.0, next_heartbeat_at=23.0), reply(4, news, 20.0)
+            evolve(BEATING_, heartbeat_sent_at=20.0, next_heartbeat_at=23.0),
+            reply(4, response, 20.0),
         )
         assert (member.next_heartbeat_at, member.frequent_until) == (20.25, 26.0)
     settled = evolve(OWNING, frequent_until=26.0, session_ends_at=99.0)

@@ -236,9 +236,9 @@ def test_a_join_during_the_sync_makes_all_members_rejoin() -> None:
     story.pair()
     story.join("c-1")
     story.join("c-2")
-    parked = story.sync("c-2", 3)
+    pending = story.sync("c-2", 3)
     story.joins()
-    assert parked == [not_synced(E.REBALANCE_IN_PROGRESS)]
+    assert pending == [not_synced(E.REBALANCE_IN_PROGRESS)]
     assert story.sync("c-1", 3) == [not_synced(E.REBALANCE_IN_PROGRESS)]
 
 
@@ -312,12 +312,12 @@ def test_a_session_restarts_when_a_pending_sync_is_answered() -> None:
     story.pair()
     story.join("c-1")
     story.join("c-2")
-    parked = story.sync("c-2", 3)
+    pending = story.sync("c-2", 3)
     for now in (9.0, 12.0):
         story.at(now)
         story.heartbeat("c-1", 3)
     story.sync("c-1", 3)
-    assert parked == [synced(b"")]
+    assert pending == [synced(b"")]
     for now in (20.0, 21.9):
         story.at(now)
         assert story.heartbeat("c-1", 3) == E.NONE
@@ -337,13 +337,13 @@ def test_a_pending_first_join_expires_after_its_own_timeout() -> None:
     story = Story(group_new_member_join_timeout=20.0)
     first, _ = story.joins()
     story.sync(first, 1)
-    _, parked = story.joins()
+    _, pending = story.joins()
     for now in (9.0, 18.0, 19.9):
         story.at(now)
         story.heartbeat(first, 1)
-    assert parked == []
+    assert pending == []
     story.at(20.0)
-    assert parked == [refused(E.UNKNOWN_MEMBER_ID)]
+    assert pending == [refused(E.UNKNOWN_MEMBER_ID)]
 
 
 def test_a_pending_member_holds_up_the_rebalance_until_its_session_ends() -> None:
@@ -361,7 +361,7 @@ def test_leaving_answers_the_members_own_pending_join() -> None:
     story = Story()
     first, _ = story.joins()
     story.sync(first, 1)
-    second, parked = story.joins()
+    second, pending = story.joins()
     left = LeaveGroupResponse(
         error_code=E.NONE,
         members=(
@@ -370,7 +370,7 @@ def test_leaving_answers_the_members_own_pending_join() -> None:
         ),
     )
     assert story.leave(second, "who") == left
-    assert parked == [refused(E.UNKNOWN_MEMBER_ID)]
+    assert pending == [refused(E.UNKNOWN_MEMBER_ID)]
     assert story.state == "PreparingRebalance"
     assert story.join(first) == [joined(first, 2, members=joined_members(first))]
 
@@ -556,9 +556,9 @@ class TestStaticMembers:
     def test_of_two_static_members_with_one_instance_id_the_older_is_fenced(
         self, story: Story
     ) -> None:
-        parked = story.join(instance="y")
+        pending = story.join(instance="y")
         again = story.join(instance="y")
-        assert parked == [refused(E.FENCED_INSTANCE_ID, "y-2")]
+        assert pending == [refused(E.FENCED_INSTANCE_ID, "y-2")]
         story.join("x-1", instance="x")
         assert again == [joined("y-3", 2, leader="x-1")]
         waiting = story.sync("y-3", 2, instance="y")
@@ -568,7 +568,7 @@ class TestStaticMembers:
     def test_a_static_member_stays_in_the_group_when_it_misses_a_rebalance(
         self, story: Story
     ) -> None:
-        _, parked = story.joins()
+        _, pending = story.joins()
         story.at(5.0)
         story.heartbeat("x-1", 1, "x")
         story.at(14.0)
@@ -576,7 +576,7 @@ class TestStaticMembers:
         for now in range(20, 61, 5):
             story.at(float(now))
             story.heartbeat("x-1", 1, "x")
-        (response,) = parked
+        (response,) = pending
         assert sorted(m.member_id for m in response.members) == ["c-2", "x-1"]
         assert response.leader == "c-2"
 
@@ -595,10 +595,10 @@ class TestStaticMembers:
 def test_another_coordinator_loads_the_written_group() -> None:
     story = Story()
     story.pair()
-    _, parked = story.joins()
+    _, pending = story.joins()
     story.now = 5.0
     story.coordinator.move("g", 5.0)
-    assert parked == [refused(E.NOT_COORDINATOR, "c-3")]
+    assert pending == [refused(E.NOT_COORDINATOR, "c-3")]
     assert (story.state, story.heartbeat("c-1", 2), story.heartbeat("c-3", 2)) == ("Stable", 0, 25)
     story.at(14.9)
     assert story.state == "Stable"

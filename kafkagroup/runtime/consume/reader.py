@@ -78,7 +78,7 @@ class Reader:
 
         Raises: what taking a record raises.
         """
-        # Not the loop's clock, which may have stood still while the system was suspended. Not
+        # Not the loop's clock, which may not have advanced while the system was suspended. Not
         # compiled, `_now` would only be one more call for each record.
         now = self._now() if cython.compiled else self._lease_now()
         if now >= self._permit.expires_at:
