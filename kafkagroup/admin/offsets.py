@@ -25,7 +25,7 @@ from kafkagroup.runtime.offsets.group_offsets import (
     committed_offset,
 )
 from kafkagroup.runtime.offsets.offset_requests import fetch_offsets
-from kafkagroup.runtime.offsets.values import NO_MEMBER
+from kafkagroup.runtime.offsets.values import NO_MEMBER, GroupCommit
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.offset_delete import (
@@ -66,7 +66,7 @@ async def alter(
     await require_partitions(calls, offsets)
     try:
         await GroupOffsets(calls.opened(), group_id).commit(
-            NO_MEMBER, offsets, deadline=anyio.current_time() + calls.timeout
+            GroupCommit(identity=NO_MEMBER, offsets=offsets), anyio.current_time() + calls.timeout
         )
     except CommitFailedError as error:
         raise BrokerError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from kafkagroup._values import evolve
+from kafkagroup._values import define, evolve
 from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.slices import process_in_slices, slices
 from kafkagroup.consume.commits import (
@@ -43,7 +43,7 @@ from kafkagroup.errors import (
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.consume.current_member import CurrentMember
 from kafkagroup.runtime.member.metrics import Meter
-from kafkagroup.runtime.offsets.values import Identity
+from kafkagroup.runtime.offsets.values import GroupCommit, Identity, Offsets
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ class Committer:
         lease_now: Callable[[], float],
     ) -> None:
         """`changed`: notified whenever something changes, such as when partitions are lost.
-        `is_in_callback`: returns whether the current task runs a rebalance listener. `lease_now`:
-        returns the time on the lease clock."""
+        `is_in_callback`: returns whether the current task runs a rebalance listener."""
         self.group_offsets: GroupOffsets | None = None
         """Sends the commits; None without a group."""
         self.is_automatic = options.enable_auto_commit
@@ -90,11 +89,13 @@ class Committer:
         self._options = options
         self._max_age = options.committed_offsets_max_age
         self._delivery = delivery
-        self._member = member
+        self.member = member
+        """The member that commits."""
         self._changed = changed
         self._meter = meter
         self._is_in_callback = is_in_callback
-        self._lease_now = lease_now
+        self.lease_now = lease_now
+        """Returns the time on the lease clock."""
         self._losses = Losses()
         """The partitions that were lost with delivered records not committed."""
         self._renewed_at = -math.inf
@@ -181,7 +182,7 @@ class Committer:
         # Without partitions that are assigned meanwhile: none of their records was delivered yet.
         owned: Mapping[TopicPartition, OwnedPartition] = dict(self._delivery.owned)
         while True:
-            owned, identity = self._still_owned(owned), self._member.identity
+            owned, identity = self._still_owned(owned), self.member.identity
             try:
                 return await self.commit_processed(deadline, note, owned, max_age=self._max_age)
             except CommitFailedError:
@@ -203,7 +204,7 @@ class Committer:
     ) -> bool:
         """Return whether partitions of `before` were lost since a commit with `identity` began.
         The member may not know yet: wait until it must, at most until `deadline`."""
-        driver = self._member.driver
+        driver = self.member.driver
         if driver is None:
             return False
         interval = driver.heartbeat_interval
@@ -213,7 +214,7 @@ class Committer:
                 return True
             # The coordinator may have refused the commit because it has removed the member, which
             # learns that from its next heartbeat: wait for two intervals.
-            may_be_unaware = self._member.may_commit and self._member.identity is identity
+            may_be_unaware = self.member.may_commit and self.member.identity is identity
             if driver.lease_left > 0.0 and (not may_be_unaware or now >= heartbeat_by):
                 return False
             until = heartbeat_by if now < heartbeat_by else now + interval
@@ -242,14 +243,14 @@ class Committer:
         self.require_group()
         owned = self._delivery.owned
         if not_owned := sorted(tp for tp in offsets if tp not in owned):
-            is_early = self._member.driver is not None and not self._member.is_stable
+            is_early = self.member.driver is not None and not self.member.is_stable
             advice = "await wait_assignment() first" if is_early else "their owner commits them"
             raise CommitFailedError(
                 f"not assigned to this consumer: {', '.join(map(str, not_owned))}; {advice}",
                 tuple(not_owned),
             )
         commits = of_assignment(owned, offsets)
-        self._check(commits)
+        self.check(commits)
         return commits
 
     async def send(self, commits: Sequence[Commit], deadline: float, note: str = "") -> None:
@@ -262,7 +263,7 @@ class Committer:
         may be committed.
         """
         async with self._exclusive(deadline):
-            self._check(commits)  # all before any is committed
+            self.check(commits)  # all before any is committed
             for some in slices(commits):
                 await self._commit(some, deadline, note)
             # Not each time, because an application may commit each record; but in a rebalance
@@ -285,8 +286,8 @@ class Committer:
         Raises: CommitFailedError while the group rebalances, and for partitions that were released
         since `prepare_processed`.
         """
-        self._check(commits)
-        if not self._member.may_commit:
+        self.check(commits)
+        if not self.member.may_commit:
             raise CommitFailedError(_REBALANCING)
 
     def acknowledge(self, commits: Sequence[Commit]) -> None:
@@ -343,56 +344,42 @@ class Committer:
         self, commits: Sequence[Commit], deadline: float, note: str = ""
     ) -> None:
         """Commit offsets that have one topic id for each topic name."""
-        group_offsets, member = self.require_group(), self._member
+        group_offsets, driver = self.require_group(), self.member.driver
         # A released partition must not be marked as being committed: it would count as a loss.
-        self._check(commits)
-        if not member.may_commit:
+        self.check(commits)
+        if not self.member.may_commit:
             raise CommitFailedError(_REBALANCING)
-        identity, driver = member.identity, member.driver
-
-        def is_current() -> bool:
-            self._check(commits)
-            return member.identity is identity and member.may_commit
-
-        def newest() -> Mapping[TopicPartition, OffsetAndMetadata]:
-            """Return the offsets to send now, and note that they are being committed."""
-            offsets = {commit.tp: _with_note(commit.newest, note) for commit in commits}
-            for commit in commits:
-                commit.owned.begin_commit(offsets[commit.tp].offset)
-            return offsets
-
-        offsets = newest()
-        confirmed_until = math.inf  # on the lease clock
-
-        def may_send() -> bool:
-            if self._lease_now() >= confirmed_until:
-                raise CommitFailedError("the claims were confirmed too long ago")
-            return is_current()
-
+        member_commit = _MemberCommit(
+            identity=self.member.identity,
+            offsets={},
+            topic_ids=topic_ids(commits),
+            committer=self,
+            commits=commits,
+            note=note,
+        )
+        member_commit.newest()
         while True:
             if driver is not None:
-                confirmed_until = await driver.confirm(offsets.keys(), deadline)
-            may_send_until = anyio.current_time() + confirmed_until - self._lease_now()
+                member_commit.confirmed_until = await driver.confirm(
+                    member_commit.offsets.keys(), deadline
+                )
+            may_send_until = anyio.current_time() + member_commit.confirmed_until - self.lease_now()
             try:
                 acknowledged = await group_offsets.commit(
-                    identity,
-                    offsets,
-                    deadline=min(deadline, may_send_until),
-                    is_current=may_send,
-                    epoch=lambda: member.generation_id,
-                    topic_ids=topic_ids(commits),
-                    meter=self._meter,
-                    newest=newest,
+                    member_commit, min(deadline, may_send_until), self._meter
                 )
                 break
             except (*RETRIED_ERRORS, BrokerError, CommitFailedError) as error:
-                if note and _is_too_large(error):
+                if member_commit.note and _is_too_large(error):
                     logger.warning("committing without the note: %s", error)
-                    note = ""
+                    member_commit.note = ""
                     continue
                 # With claims in ZooKeeper a confirmation expires: the next attempt needs another.
-                is_unconfirmed = self._lease_now() >= confirmed_until
-                if not (is_unconfirmed and is_current() and anyio.current_time() < deadline):
+                is_unconfirmed = self.lease_now() >= member_commit.confirmed_until
+                if not is_unconfirmed or anyio.current_time() >= deadline:
+                    raise
+                member_commit.confirmed_until = math.inf
+                if not member_commit.is_current():
                     raise
         now = anyio.current_time()
         for commit in commits:
@@ -406,11 +393,11 @@ class Committer:
             raise ConfigurationError("a consumer without group_id cannot commit; give group_id")
         return self.group_offsets
 
-    def _check(self, commits: Sequence[Commit]) -> None:
+    def check(self, commits: Sequence[Commit]) -> None:
         """Raises: CommitFailedError unless all are of the present assignment."""
         check_assigned(commits, self._delivery.owned)
         # With `assign()`, no other member can have committed since: the application may rewind.
-        if self._member.driver is not None:
+        if self.member.driver is not None:
             check_floors(commits)
 
     # ------------------------------------------------------------ renewal
@@ -422,13 +409,13 @@ class Committer:
         and those of partitions that are being revoked: the broker may have deleted them. A member
         commits them at once; a consumer without membership first looks up which are missing. An
         error is logged, and the next attempt follows `max_age` seconds later."""
-        now, is_member = anyio.current_time(), self._member.commits_as_member
+        now, is_member = anyio.current_time(), self.member.commits_as_member
         renewed_by, self._renewed_at = now - max_age, now
         # Otherwise each of a series of rebalances would commit what the member has just looked up.
         reported_by = now - _REPORT_VALIDITY if is_member else now
         to_renew = partial(_to_renew, renewed_by, reported_by)
         for some in slices(await process_in_slices(to_renew, among)):
-            if is_member and not self._member.may_commit:
+            if is_member and not self.member.may_commit:
                 return
             for owned in some:
                 owned.renewed_at = now
@@ -478,11 +465,11 @@ class Committer:
         consumer."""
         while True:
             await anyio.sleep(self._options.auto_commit_interval)
-            if not (self._member.may_commit and self.is_automatic):
+            if not (self.member.may_commit and self.is_automatic):
                 continue  # no warning: this is normal during a rebalance
             try:
                 # The coordinator keeps the offsets of a group with members.
-                max_age = math.inf if self._member.commits_as_member else self._max_age
+                max_age = math.inf if self.member.commits_as_member else self._max_age
                 deadline = anyio.current_time() + self._options.request_timeout
                 await self.commit_processed(deadline, among=self._not_revoked(), max_age=max_age)
             except CommitFailedError as error:
@@ -504,8 +491,40 @@ def _with_offsets(owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
     return [o for o in owned if o.to_commit() is not None]
 
 
-def _with_note(offset: OffsetAndMetadata, note: str) -> OffsetAndMetadata:
-    return evolve(offset, metadata=note) if note and not offset.metadata else offset
+@define(kw_only=True)
+class _MemberCommit(GroupCommit):
+    """A commit by the member, of offsets that have one topic id for each topic name."""
+
+    committer: Committer
+    commits: Sequence[Commit]
+    note: str
+    """The metadata of offsets without any."""
+    confirmed_until: float = math.inf
+    """Until when it may be sent, on the lease clock, as the driver has confirmed."""
+
+    @property
+    def generation_id(self) -> int:
+        return self.committer.member.generation_id
+
+    def is_current(self) -> bool:
+        committer = self.committer
+        if committer.lease_now() >= self.confirmed_until:
+            raise CommitFailedError("the claims were confirmed too long ago")
+        committer.check(self.commits)
+        return committer.member.identity is self.identity and committer.member.may_commit
+
+    def newest(self) -> Offsets:
+        """Note also that these offsets are being committed."""
+        offsets = {commit.tp: commit.newest for commit in self.commits}
+        if self.note:
+            offsets = {
+                tp: offset if offset.metadata else evolve(offset, metadata=self.note)
+                for tp, offset in offsets.items()
+            }
+        for commit in self.commits:
+            commit.owned.begin_commit(offsets[commit.tp].offset)
+        self.offsets = offsets
+        return offsets
 
 
 def _is_too_large(error: Exception) -> bool:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import (
-    Awaitable,
-    Callable,
     Collection,
     Iterable,
     Iterator,
@@ -19,7 +17,6 @@ from collections.abc import (
     MutableMapping,
 )
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from uuid import UUID
 
@@ -41,7 +38,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.runtime.member.metrics import Meter
 from kafkagroup.runtime.offsets.offset_requests import commit_offsets, fetch_offsets
-from kafkagroup.runtime.offsets.values import Identity
+from kafkagroup.runtime.offsets.values import GroupCommit, Identity, Offsets
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.metadata import Node
@@ -71,8 +68,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 _COMMITTING = "committing"
 _READING = "reading"
@@ -168,48 +163,23 @@ class GroupOffsets:
         return RetryBackoff(self._cluster.options, self._backoff)
 
     async def commit(
-        self,
-        identity: Identity,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        *,
-        deadline: float,
-        is_current: Callable[[], bool] = lambda: True,
-        epoch: Callable[[], int] | None = None,
-        topic_ids: Mapping[str, UUID] | None = None,
-        meter: Meter | None = None,
-        newest: Callable[[], Offsets] | None = None,
+        self, commit: GroupCommit, deadline: float, meter: Meter | None = None
     ) -> Offsets:
-        """Commit offsets; return those that the coordinator has acknowledged. Retry until
-        `deadline`, on the loop's clock, or until the retries are used up.
-
-        `is_current` returns whether the identity is still a member of its generation; the commit is
-        not sent once it is not, or once it raises a CommitFailedError of its own. `epoch` returns
-        the member's current epoch, which replaces the identity's generation (KIP-848). `topic_ids`:
-        the ids of the topics that the offsets were read from, where known; other topics have the
-        ids in the current metadata. `newest` is called before each attempt and returns the offsets
-        to send now, of the same partitions.
+        """Send a commit; return the offsets that the coordinator has acknowledged. Retry until
+        `deadline`, on the loop's clock, or until the retries are used up. `meter` records how long
+        responses take.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
         FencedError, BrokerError, AuthenticationError, TransportError, RemoteProtocolError.
         """
         # The ids of the positions are used even if metadata has another id or none: offsets of a
         # deleted topic must not be committed to a new topic of the same name.
-        ids = self._topic_ids(offsets, topic_ids)
-        deleted = await self._deleted_topics({tp.topic for tp in offsets}, ids, deadline)
-        rest = {tp: offset for tp, offset in offsets.items() if tp.topic not in deleted}
+        ids = self._topic_ids(commit.offsets, commit.topic_ids)
+        deleted = await self._deleted_topics({tp.topic for tp in commit.offsets}, ids, deadline)
+        partitions = frozenset(tp for tp in commit.offsets if tp.topic not in deleted)
         acknowledged: Offsets = {}
-        if rest:
-
-            def to_send() -> Offsets:
-                return (
-                    rest if newest is None else {tp: o for tp, o in newest().items() if tp in rest}
-                )
-
-            slow = set[Address]()
-            send = partial(
-                self._commit_once, identity, to_send, ids, is_current, epoch, meter, slow
-            )
-            acknowledged = await self._commit_with_retries(send, rest, ids, deadline)
+        if partitions:
+            acknowledged = await self._commit_with_retries(commit, partitions, ids, deadline, meter)
         if deleted:
             # Not sent: an application that commits each record would send as many requests.
             raise self._deleted_error(min(deleted), ids)
@@ -217,24 +187,29 @@ class GroupOffsets:
 
     async def _commit_with_retries(
         self,
-        send: Callable[[float], Awaitable[Offsets]],
+        commit: GroupCommit,
         partitions: Collection[TopicPartition],
         ids: Mapping[str, UUID],
         deadline: float,
+        meter: Meter | None,
     ) -> Offsets:
-        """Call `send` until it succeeds, as `commit` describes; return its result."""
+        """Commit these partitions until that succeeds, as `commit` describes."""
         called_at = anyio.current_time()
         last: Exception | None = None
-        pauses = self.pauses()
+        pauses: RetryBackoff | None = None
+        slow: set[Address] = set()
         with anyio.CancelScope(deadline=deadline):
             for retry in count():
                 if retry:
                     if self._max_retries is not None and retry > self._max_retries:
                         break
                     logger.info("group %s: the commit is retried: %s", self._group_id, last)
+                    pauses = pauses or self.pauses()
                     await pauses.wait(deadline)
                 try:
-                    acknowledged = await send(deadline)
+                    acknowledged = await self._commit_once(
+                        commit, partitions, ids, deadline, meter, slow
+                    )
                 except _Retry as again:
                     last = again.error
                     self._report_failure(_COMMITTING, again.error)
@@ -250,7 +225,11 @@ class GroupOffsets:
                 else:
                     self._reset_deleted_counts(partitions, ids)
                     self._report_success(_COMMITTING)
-                    return await self._commit_once_more(send, acknowledged, deadline)
+                    if self._unanswered.isdisjoint(acknowledged):
+                        return acknowledged
+                    return await self._commit_once_more(
+                        commit, acknowledged, ids, part_until(deadline), meter, slow
+                    )
         if last is not None and not isinstance(last, RequestTimeoutError):
             raise last
         raise RequestTimeoutError(
@@ -260,16 +239,17 @@ class GroupOffsets:
 
     async def _commit_once_more(
         self,
-        send: Callable[[float], Awaitable[Offsets]],
+        commit: GroupCommit,
         acknowledged: Offsets,
+        ids: Mapping[str, UUID],
         deadline: float,
+        meter: Meter | None,
+        slow: set[Address],
     ) -> Offsets:
-        """Repeat a commit that has succeeded, if there was no response to an earlier one: the
+        """Repeat a commit that has succeeded, because there was no response to an earlier one: the
         coordinator may have executed that one last. Return the acknowledged offsets."""
-        if self._unanswered.isdisjoint(acknowledged):
-            return acknowledged
         try:
-            repeated = await send(part_until(deadline))
+            repeated = await self._commit_once(commit, acknowledged, ids, deadline, meter, slow)
         except (_Retry, KafkaGroupError) as error:
             logger.info("group %s: the commit is not repeated: %s", self._group_id, error)
             return acknowledged
@@ -347,22 +327,21 @@ class GroupOffsets:
 
     async def _commit_once(
         self,
-        identity: Identity,
-        to_send: Callable[[], Offsets],
+        commit: GroupCommit,
+        partitions: Collection[TopicPartition],
         topic_ids: Mapping[str, UUID],
-        is_current: Callable[[], bool],
-        epoch: Callable[[], int] | None,
+        deadline: float,
         meter: Meter | None,
         slow: set[Address],
-        deadline: float,
     ) -> Offsets:
-        """Send one commit; return its offsets. `slow`: the brokers that did not answer an attempt
-        in time, to which this adds; `deadline`: that of all attempts."""
+        """Send a commit of these partitions once; return their offsets. `deadline`: that of all
+        attempts. `slow`: the brokers that did not answer an attempt in time, to which this adds."""
         broker = await self._coordinator()
         # Also waits while the broker throttles: the checks below must directly precede the request.
         await broker.ready()
-        offsets = to_send()
-        if not is_current():
+        identity = commit.identity
+        offsets = {tp: offset for tp, offset in commit.newest().items() if tp in partitions}
+        if not commit.is_current():
             # The member left the generation meanwhile: the coordinator would refuse the commit. If
             # this static member has rejoined, the code would be FENCED_INSTANCE_ID, as if another
             # process had replaced it.
@@ -379,7 +358,7 @@ class GroupOffsets:
             response = await commit_offsets(
                 broker,
                 self._group_id,
-                identity.generation_id if epoch is None else epoch(),
+                commit.generation_id,
                 identity.member_id,
                 offsets,
                 group_instance_id=identity.group_instance_id,
@@ -400,7 +379,7 @@ class GroupOffsets:
         try:
             self._check_commit(response, offsets)
         except FencedError:
-            if is_current():
+            if commit.is_current():
                 raise
             raise CommitFailedError(
                 f"commit of {min(offsets)} failed: this static member has rejoined group"

@@ -1,13 +1,28 @@
-"""What requests about offsets name: the member that commits, and the ends of a log.
+"""What requests about offsets name: the member that commits, its commit, and the ends of a log.
 
 Consumers import this when they are imported, and the requests when they start.
 """
 
 from __future__ import annotations
 
-from kafkagroup._values import frozen
+from collections.abc import Mapping
+from uuid import UUID
 
-__all__ = ["EARLIEST", "LATEST", "NO_MEMBER", "READ_COMMITTED", "READ_UNCOMMITTED", "Identity"]
+from kafkagroup._values import define, field, frozen
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "NO_MEMBER",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
+    "GroupCommit",
+    "Identity",
+    "Offsets",
+]
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 EARLIEST = -2
 """The timestamp that requests the log's start."""
@@ -30,3 +45,30 @@ class Identity:
 
 NO_MEMBER = Identity(-1, "")
 """The identity of a consumer that is not a member, with partitions assigned by the application."""
+
+
+@define(kw_only=True)
+class GroupCommit:
+    """A commit until it is acknowledged. Each attempt asks it what to send: here always the same,
+    in a subclass what has changed since the last attempt."""
+
+    identity: Identity
+    offsets: Offsets
+    """What to send; of a subclass, what the last attempt sent. The partitions never change."""
+    topic_ids: Mapping[str, UUID] = field(factory=dict)
+    """The ids of the topics that the offsets were read from, where known; other topics have the ids
+    in the current metadata."""
+
+    @property
+    def generation_id(self) -> int:
+        """The generation, or member epoch, to send."""
+        return self.identity.generation_id
+
+    def is_current(self) -> bool:
+        """Return whether the identity is still a member of its generation; the commit is not sent
+        once it is not. Raises: CommitFailedError where there is another reason not to send it."""
+        return True
+
+    def newest(self) -> Offsets:
+        """Return the offsets to send now. Called directly before each attempt."""
+        return self.offsets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from kafkagroup import Consumer
-from kafkagroup._values import evolve
+from kafkagroup._values import define, evolve
 from kafkagroup.errors import (
     BrokerError,
     CommitFailedError,
@@ -24,7 +24,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
-from kafkagroup.runtime.offsets.values import NO_MEMBER, Identity
+from kafkagroup.runtime.offsets.values import NO_MEMBER, GroupCommit, Identity
 from kafkagroup.testing.embedded import Close, Delay, EmbeddedKafka, Swallow, Throttle
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.options import ClientOptions
@@ -76,6 +76,16 @@ class Group:
 
     def count(self, api: Any) -> int:
         return len(self.kafka.requests(api))
+
+
+@define(kw_only=True)
+class CommitWhile(GroupCommit):
+    """A commit of a member that is in its generation while a condition holds."""
+
+    condition: Callable[[], bool]
+
+    def is_current(self) -> bool:
+        return self.condition()
 
 
 @asynccontextmanager
@@ -154,10 +164,8 @@ async def test_a_commit_is_not_retried_after_the_membership_has_ended(network: A
             CommitFailedError, match=r"^commit of t/0 failed: group 'g' has rebalanced"
         ):
             await group.offsets.commit(
-                NO_MEMBER,
-                SEVEN,
-                deadline=anyio.current_time() + 20,
-                is_current=lambda: not refused.hits,
+                CommitWhile(identity=NO_MEMBER, offsets=SEVEN, condition=lambda: not refused.hits),
+                anyio.current_time() + 20,
             )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
@@ -170,10 +178,12 @@ async def test_a_throttled_commit_is_not_sent_after_the_membership_has_ended(net
         ends_at = anyio.current_time() + 1
         with pytest.raises(CommitFailedError, match="has rebalanced"):
             await group.offsets.commit(
-                NO_MEMBER,
-                SEVEN,
-                deadline=anyio.current_time() + 20,
-                is_current=lambda: anyio.current_time() < ends_at,
+                CommitWhile(
+                    identity=NO_MEMBER,
+                    offsets=SEVEN,
+                    condition=lambda: anyio.current_time() < ends_at,
+                ),
+                anyio.current_time() + 20,
             )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 0)
 
@@ -187,10 +197,8 @@ async def test_a_rejoined_static_member_is_not_fenced_by_its_earlier_commit(
         fenced = group.kafka.fail(OffsetCommitRequest, E.FENCED_INSTANCE_ID)
         with pytest.raises(CommitFailedError, match="this static member has rejoined group"):
             await group.offsets.commit(
-                NO_MEMBER,
-                SEVEN,
-                deadline=anyio.current_time() + 20,
-                is_current=lambda: not fenced.hits,
+                CommitWhile(identity=NO_MEMBER, offsets=SEVEN, condition=lambda: not fenced.hits),
+                anyio.current_time() + 20,
             )
         assert (group.committed, group.count(OffsetCommitRequest)) == (None, 1)
 
@@ -218,14 +226,17 @@ async def test_a_commit_by_an_unknown_member_is_an_error(network: Any) -> None:
     async with grouped(network) as group:
         with pytest.raises(CommitFailedError, match="GROUP_ID_NOT_FOUND"):
             await group.offsets.commit(
-                Identity(3, "nobody"), {TP: OffsetAndMetadata(1)}, deadline=anyio.current_time() + 5
+                GroupCommit(identity=Identity(3, "nobody"), offsets={TP: OffsetAndMetadata(1)}),
+                anyio.current_time() + 5,
             )
 
 
 async def test_metadata_and_leader_epoch_of_a_commit_round_trip(network: Any) -> None:
     async with grouped(network) as group:
         full = OffsetAndMetadata(7, "note", 3)
-        await group.offsets.commit(NO_MEMBER, {TP: full}, deadline=anyio.current_time() + 5)
+        await group.offsets.commit(
+            GroupCommit(identity=NO_MEMBER, offsets={TP: full}), anyio.current_time() + 5
+        )
         other = TopicPartition("t", 1)
         assert await group.offsets.committed([TP, other]) == {TP: full, other: None}
 
@@ -641,7 +652,8 @@ async def test_a_commit_with_a_deleted_topic_commits_the_other_topics(network: A
             offsets = dict.fromkeys((TP, TopicPartition("u", 0)), OffsetAndMetadata(offset))
             with pytest.raises(BrokerError) as caught:
                 await group.offsets.commit(
-                    NO_MEMBER, offsets, deadline=anyio.current_time() + 9, topic_ids=topic_ids
+                    GroupCommit(identity=NO_MEMBER, offsets=offsets, topic_ids=topic_ids),
+                    anyio.current_time() + 9,
                 )
             assert caught.value == BrokerError(E.UNKNOWN_TOPIC_ID, GONE)
             assert group.kafka.committed("g", "u") == {0: offset}
