@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -28,17 +27,17 @@ class OneShotEvent:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._waiting: Sequence[asyncio.Future[None] | trio.Event] = ()
+        self._waiting: list[asyncio.Future[None] | trio.Event] | None = None
 
     def set(self) -> None:
         """Set the event and wake all tasks that wait for it."""
         self._is_set = True
-        for waiter in self._waiting:
-            if isinstance(waiter, asyncio.Future):
-                _wake(waiter)
-            else:
+        for waiter in self._waiting or ():
+            if not isinstance(waiter, asyncio.Future):
                 waiter.set()
-        self._waiting = ()
+            elif not waiter.done():  # done already where the waiting task was cancelled
+                waiter.set_result(None)
+        self._waiting = None
 
     def is_set(self) -> bool:
         """Return whether the event is set."""
@@ -61,37 +60,37 @@ class OneShotEvent:
         if until < math.inf:
             # Not a cancel scope: an idle member would spend a tenth of its CPU time on those.
             timer = loop.call_at(until, _wake, waiter)
-        self._add(waiter)
+        self.add(waiter)
         try:
             await waiter
         finally:
             if timer is not None:
                 timer.cancel()
-            self._withdraw(waiter)
+            self.withdraw(waiter)
         return self._is_set
 
     async def _wait_on_trio(self, until: float) -> None:
         import trio
 
         waiter = trio.Event()
-        self._add(waiter)
+        self.add(waiter)
         try:
             with trio.CancelScope(deadline=until):
                 await waiter.wait()
         finally:
-            self._withdraw(waiter)
+            self.withdraw(waiter)
 
-    def _add(self, waiter: asyncio.Future[None] | trio.Event) -> None:
-        # Mostly one task waits. Several are in a list: of thousands, such as senders that share a
-        # batch, each would copy the tuple.
-        if isinstance(self._waiting, list):
-            self._waiting.append(waiter)
+    def add(self, waiter: asyncio.Future[None] | trio.Event) -> None:
+        """Wake this when the event is set. The event must not be set yet."""
+        if self._waiting is None:
+            self._waiting = [waiter]
         else:
-            self._waiting = [*self._waiting, waiter] if self._waiting else (waiter,)
+            self._waiting.append(waiter)
 
-    def _withdraw(self, waiter: asyncio.Future[None] | trio.Event) -> None:
-        if not self._is_set:
-            self._waiting = tuple(other for other in self._waiting if other is not waiter)
+    def withdraw(self, waiter: asyncio.Future[None] | trio.Event) -> None:
+        """Undo `add`. Without effect once the event is set."""
+        if self._waiting is not None:
+            self._waiting.remove(waiter)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -54,7 +54,7 @@ async def test_set_resumes_the_others_when_one_waiter_is_cancelled() -> None:
     event = OneShotEvent()
     with anyio.move_on_after(1):
         await event.wait()
-    assert event._waiting == ()
+    assert not event._waiting
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(event.wait)
         with anyio.CancelScope() as scope:
@@ -68,7 +68,7 @@ async def test_a_wait_with_a_timeout_returns_whether_the_event_is_set() -> None:
     event, began = OneShotEvent(), anyio.current_time()
     assert not await event.wait(began - 1)
     assert not await event.wait(began + 5)
-    assert (anyio.current_time() - began, event._waiting) == (pytest.approx(5), ())
+    assert (anyio.current_time() - began, event._waiting) == (pytest.approx(5), [])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_set_after, 2, event)
         assert await event.wait(began + 10)
