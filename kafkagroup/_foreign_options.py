@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from kafkagroup._hidden_values import hides_values
 
-__all__ = ["explains_unknown_options"]
+__all__ = ["check_keywords", "explains_unknown_options"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -150,22 +150,27 @@ def explains_unknown_options(init: Init, more: Collection[str] = ()) -> Init:
     @hides_values
     @wraps(init)
     def checked(self: object, *args: Any, **options: Any) -> None:
-        client = type(self).__name__
-        for given in args:
-            if isinstance(given, Mapping):
-                # The message shows no values: one may be a password.
-                raise TypeError(
-                    f"{client}() takes options as keyword arguments, not as a mapping"
-                    f"{_answers(map(str, given), names)}"
-                )
-        unknown = [name for name in options if name not in names]
-        if unknown:
-            raise TypeError(
-                f"{client}() has no option {', '.join(unknown)}{_answers(unknown, names)}"
-            )
+        check_keywords(type(self).__name__, names, args, options)
         init(self, *args, **options)
 
     return cast(Init, checked)
+
+
+def check_keywords(
+    client: str, names: Collection[str], args: Iterable[object], options: Iterable[str]
+) -> None:
+    """Check the arguments of a constructor. `names`: the keywords that it takes. Raises: TypeError
+    for another keyword, and for options that are passed as a mapping."""
+    for given in args:
+        if isinstance(given, Mapping):
+            # The message shows no values: one may be a password.
+            raise TypeError(
+                f"{client}() takes options as keyword arguments, not as a mapping"
+                f"{_answers(map(str, given), names)}"
+            )
+    unknown = [name for name in options if name not in names]
+    if unknown:
+        raise TypeError(f"{client}() has no option {', '.join(unknown)}{_answers(unknown, names)}")
 
 
 def _answers(unknown: Iterable[str], names: Collection[str]) -> str:

@@ -16,6 +16,8 @@ from functools import wraps
 from inspect import signature
 from typing import Any, TypeVar, cast
 
+from kafkagroup._foreign_options import check_keywords
+from kafkagroup._hidden_values import hides_values
 from kafkagroup._values import field, fields
 from kafkagroup.errors import ConfigurationError
 
@@ -272,7 +274,8 @@ def takes_options(cls: Any) -> Callable[[Init], Init]:
     """Decorate a constructor that has the options of `cls` among its parameters.
 
     The constructor itself is empty: its signature and docstring are for callers, type checkers and
-    `help()`. The checked options, and the other arguments, go to the object's `_set_up`.
+    `help()`. The checked options, and the other arguments, go to the object's `_set_up`. The error
+    for an unknown option names what to write instead.
     """
 
     def decorate(init: Init) -> Init:
@@ -283,8 +286,10 @@ def takes_options(cls: Any) -> Callable[[Init], Init]:
         defaults |= init.__kwdefaults__ or {}
         others = [name for name in (*names, *keywords) if name not in declared(cls)]
 
+        @hides_values
         @wraps(init)
         def construct(self: Any, *args: Any, **given: Any) -> None:
+            check_keywords(type(self).__name__, (*names, *keywords), args, given)
             init(self, *args, **given)  # raises TypeError where an argument is missing
             named = dict(zip(names, args, strict=False)) | given
             more = [named[name] if name in named else defaults[name] for name in others]

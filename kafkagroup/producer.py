@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import anyio
 
 from kafkagroup._client_name import client_name
-from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._generic import K_co, K_contra, KeyValueSink, V_co, V_contra
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
@@ -91,7 +90,6 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     _hot_methods = frozenset(("send_nowait",))
 
-    @explains_unknown_options
     @takes_options(ProducerOptions)
     def __init__(
         self,

@@ -106,7 +106,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "assign": {"_foreign_names", "_public", "_values", "types", "errors"},
     "_hidden_values": set(),
     "_foreign_options": {"_hidden_values"},
-    "_option_kinds": {"_values", "errors"},
+    "_option_kinds": {"_foreign_options", "_hidden_values", "_values", "errors"},
     "options": _CORE | _OPTIONS,
     "member": _CORE,
     "consume": _CORE,

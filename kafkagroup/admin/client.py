@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from operator import attrgetter
 
-from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
 from kafkagroup.admin import describing, lag, offsets, removing, reset, spec, transactions
@@ -76,7 +75,6 @@ class Admin(CallingService):
     Also `await start()` and `await stop()` on asyncio, and `nursery.start(admin.run)` on trio.
     """
 
-    @explains_unknown_options
     @takes_options(AdminOptions)
     def __init__(
         self,
