@@ -83,7 +83,7 @@ class ExtendedSubscriber(Subscriber):
             await self._leader.watch_topics_of(work.members)
         self._work = work
         driver = self._session.member.driver
-        leader_id = "" if driver is None else driver.member_id
+        leader_id = "" if driver is None else driver.member.member_id
         assigned = self._extension.perform_assignment(
             leader_id, work.protocol_name, list(work.members.items())
         )

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import anyio
 
-from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._generic import K_co, KeyValueGeneric, V_co
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
@@ -111,7 +110,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     `TopicPartition("orders", 0)` or `("orders", 0)`, and several as arguments or in an iterable.
     """
 
-    @explains_unknown_options
     @takes_options(ConsumerOptions)
     def __init__(
         self,
@@ -322,8 +320,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 options.value_deserializer,
                 options.on_deserialization_error,
             ),
-            self._on_room,
-            self._on_awaiting_seek,
             views=options.views,
         )
         self._session = Session(options, self._delivery)
@@ -448,14 +444,6 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     def _rejoin(self) -> None:
         if self._engine is not None:
             self._engine.join()
-
-    def _on_room(self) -> None:
-        if self._engine is not None:
-            self._engine.made_room()
-
-    def _on_awaiting_seek(self) -> None:
-        if self._engine is not None:
-            self._engine.awaiting_seek.report()
 
     def _raise_if_not_started(self) -> None:
         if not self._running:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 import anyio
 
 from kafkagroup._client_name import client_name
-from kafkagroup._foreign_options import explains_unknown_options
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
 from kafkagroup._values import evolve, frozen
@@ -45,8 +44,7 @@ from kafkagroup.runtime.member.generations import Generation, GenerationQueue, S
 from kafkagroup.runtime.member.history import History
 from kafkagroup.runtime.member.interfaces import MemberFactory, RunningMember
 from kafkagroup.runtime.member.loop_delay import LoopDelay
-from kafkagroup.runtime.member.member_config import member_config
-from kafkagroup.runtime.member.members import Members
+from kafkagroup.runtime.member.members import Members, member_config
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.metrics import GroupMetrics
 from kafkagroup.transport.cluster import Cluster
@@ -106,7 +104,6 @@ class GroupMember(Service):
     Call `gc.collect()` and `gc.freeze()` once they have started.
     """
 
-    @explains_unknown_options
     @takes_options(GroupMemberOptions)
     def __init__(
         self,
@@ -206,7 +203,7 @@ class GroupMember(Service):
         self._log = MembershipLog("member", options.client_id, options.group_id)
         self._client_options = connection_options(options, self._log.name)
         # `exclusive_generations`: it has an effect only with ZooKeeper.
-        self._config = evolve(member_config(options, given[0].type), exclusive_generations=True)
+        self._config = member_config(options, given[0].type, exclusive_generations=True)
         self._metadata = MemberMetadata(protocols=_metadata_of(given))
         """What the first member joins with."""
         self._member_factory: MemberFactory | None = options.membership
@@ -218,7 +215,7 @@ class GroupMember(Service):
         )
         self._queue = GenerationQueue(
             _strategies(given),
-            lambda: self._running_driver().ownership.lease_expires_at,
+            lambda: self._running_driver().member.ownership.lease_expires_at,
             self._on_lease_expired,
             max_stall=options.rebalance_timeout,
             # A heartbeat thread extends the lease while the loop is stalled: after the stall, the
@@ -255,7 +252,7 @@ class GroupMember(Service):
         queue = self._queue
         if self._cluster is not None and not queue.has_report:
             # If a refused login was raised, and the application continues, log in again.
-            self._cluster.logins.resume()
+            self._cluster.logins.suspended = None
         queue.release()
         await anyio.lowlevel.checkpoint()
         while True:
@@ -319,13 +316,13 @@ class GroupMember(Service):
     @property
     def member_id(self) -> str:
         """The member id that the coordinator gave to this member; "" before it has joined."""
-        return self._running_driver().member_id
+        return self._running_driver().member.member_id
 
     @property
     def generation_id(self) -> int:
         """The generation that this member joined last, also while it computes that generation's
         assignments; -1 before it has joined."""
-        return self._running_driver().generation_id
+        return self._running_driver().member.generation_id
 
     @property
     def coordinator(self) -> Node | None:
@@ -467,15 +464,15 @@ class GroupMember(Service):
 
     async def _run_members(self, driver: RunningMember) -> None:
         """Run the member, and another one after each that left without a call of `stop`."""
-        await self._members.run(driver)
+        await driver.run()
         while not self._queue.is_closed and driver.is_expelled:
             # The thread left the group because the loop was stalled, and the loop has resumed; or
             # another cluster was adopted.
             self._config = evolve(self._config, was_member=True)
             driver = self._driver = self._members.create(
-                self._config, MemberMetadata(protocols=driver.protocols)
+                self._config, MemberMetadata(protocols=driver.member.protocols)
             )
-            await self._members.run(driver)
+            await driver.run()
 
     def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
         """End the membership, which was in a group of the former cluster."""
@@ -500,16 +497,18 @@ class GroupMember(Service):
         deadline = anyio.current_time() + self._close_timeout * LEAVE_FRACTION
         queue.close()
         if self._cluster is not None:
-            self._cluster.logins.resume()  # what was refused once need not be now
+            self._cluster.logins.suspended = None  # what was refused once need not be now
         # Before leaving: other members must not begin while this one's work still runs.
         await queue.wait_vacated()
         driver = self._driver
         if driver is not None and driver.closed.is_set() and self._members.unanswered_id:
             # The last member has ended, but the coordinator may still count it, as its request to
             # leave failed: repeat it by a member that only leaves.
-            driver = self._members.create(self._config, MemberMetadata(protocols=driver.protocols))
+            driver = self._members.create(
+                self._config, MemberMetadata(protocols=driver.member.protocols)
+            )
             self._leave_by(driver, deadline)
-            await self._members.run(driver)
+            await driver.run()
         elif driver is not None and not driver.closed.is_set():
             queue.release()
             self._leave_by(driver, deadline)

@@ -28,7 +28,7 @@ from kafkagroup.options import (
     ProducerOptions,
 )
 from kafkagroup.runtime.client.connection_options import connection_options
-from kafkagroup.runtime.member.member_config import member_config
+from kafkagroup.runtime.member.members import member_config
 
 DEFAULTS = {name: option.default for name, option in declared(ConsumerOptions).items()}
 MAX_INT32 = 2**31 - 1

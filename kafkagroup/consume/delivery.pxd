@@ -13,8 +13,8 @@ cdef class Delivery:
     cdef readonly dict owned
     cdef readonly SequentialPolling acknowledgement
     cdef readonly Conversion conversion
-    cdef object _on_room
-    cdef object _on_awaiting_seek
+    cdef public object on_room
+    cdef public object on_awaiting_seek
     cdef object _round_robin
     cdef Progress _current
     cdef object _batch

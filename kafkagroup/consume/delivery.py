@@ -131,14 +131,16 @@ class Batch(KeyValueGeneric[K_co, V_co]):
         return Batch, (self._topic, self._partition, self.records)
 
 
+def _ignore() -> None:
+    """Do nothing: the engine is not there yet."""
+
+
 class Delivery:
     """The owned partitions, and the order in which their records are delivered."""
 
     def __init__(
         self,
         conversion: Conversion | None = None,
-        on_room: Callable[[], None] = lambda: None,
-        on_awaiting_seek: Callable[[], None] = lambda: None,
         *,
         views: bool = False,
     ) -> None:
@@ -150,10 +152,11 @@ class Delivery:
         self._lazy = COMPILED and conversion is None
         """Whether batches are decoded during iteration only. That reads the bytes twice, which is
         slower if this file is not compiled."""
-        self._on_room = on_room
-        """Called when the buffers shrank: there is room to fetch."""
-        self._on_awaiting_seek = on_awaiting_seek
-        """Called when `awaiting_seek` returns one more partition than before."""
+        self.on_room: Callable[[], None] = _ignore
+        """Called when the buffers shrank: there is room to fetch. The fetcher sets it."""
+        self.on_awaiting_seek: Callable[[], None] = _ignore
+        """Called when `awaiting_seek` returns one more partition than before. The engine sets
+        it."""
         self._round_robin: OrderedDict[OwnedPartition, None] = OrderedDict()
         """Partitions with buffered records, except the current one, in the order of delivery."""
         self._current: OwnedPartition | None = None
@@ -214,7 +217,7 @@ class Delivery:
                 owned.revoke()
                 owned.drop_buffer()
                 self._stop_delivering(owned)
-        self._on_room()
+        self.on_room()
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop owning these partitions."""
@@ -223,7 +226,7 @@ class Delivery:
             owned.revoke()
             self._stop_delivering(owned)
         self.acknowledgement.forget(released)
-        self._on_room()
+        self.on_room()
 
     def pause(self, tp: TopicPartition) -> None:
         """Stop delivering and fetching a partition. Its buffer stays."""
@@ -232,7 +235,7 @@ class Delivery:
         if owned is self._current and self._batch is not None:
             owned.put_back(self._batch)
         self._stop_delivering(owned)
-        self._on_room()
+        self.on_room()
 
     def resume(self, tp: TopicPartition) -> None:
         """Deliver and fetch a partition again."""
@@ -246,7 +249,7 @@ class Delivery:
         self._stop_delivering(owned)
         self.acknowledgement.forget((owned,))
         owned.seek(offset)
-        self._on_room()
+        self.on_room()
 
     def relocate(self, tp: TopicPartition, offset: int) -> None:
         """Continue at `offset` after a truncation or a reset. Records in flight stay in flight
@@ -254,7 +257,7 @@ class Delivery:
         owned = self.owned[tp]
         self._stop_delivering(owned)
         owned.relocate(offset)
-        self._on_room()
+        self.on_room()
 
     def _stop_delivering(self, owned: OwnedPartition) -> None:
         if self._current is owned:
@@ -544,15 +547,15 @@ class Delivery:
         owned.failure = error
         self._stop_delivering(owned)
         owned.drop_buffer()
-        self._on_room()
-        self._on_awaiting_seek()
+        self.on_room()
+        self.on_awaiting_seek()
 
     def _note_conversion_error(self, error: Exception) -> None:
         """Keep the error of `_converting` for `awaiting_seek`. Each call converts that record
         again, and raises, until the application seeks."""
         known, self._conversion_error = self._conversion_error, error
         if known is None:
-            self._on_awaiting_seek()
+            self.on_awaiting_seek()
 
     def awaiting_seek(self) -> list[tuple[OwnedPartition, Exception]]:
         """Return the partitions that deliver nothing until the application seeks, and why. May be
@@ -575,7 +578,7 @@ class Delivery:
         owned, _ = self._round_robin.popitem(last=False)
         self._current = owned
         batch = self._batch = owned.take_batch()
-        self._on_room()  # the next fetch can be sent while these records are delivered
+        self.on_room()  # the next fetch can be sent while these records are delivered
         # Control batches are transaction markers, and hidden ones are of aborted transactions.
         is_skipped = batch.is_control or batch.is_hidden
         self._reader = None if is_skipped else batch.records(owned.position, views=self._views)

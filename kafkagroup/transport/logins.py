@@ -2,7 +2,7 @@
 
 Brokers and directories lock the accounts of clients that repeat a wrong password. So if all brokers
 refuse the credentials, the error is raised to the application, and no login is tried until the
-application calls a method that continues (`resume`). One broker that refuses what others accept is
+application calls a method that continues. One broker that refuses what others accept is
 at fault itself: its logins are repeated, less and less often. A failure that is not a broker's
 refusal, such as that of the source of credentials, is raised only before the first successful
 login, when the options may be wrong. A source that fails does so for each broker: one login tries
@@ -71,16 +71,16 @@ class Logins:
         credentials."""
         self._unreported: AuthenticationError | None = None
         """The last refusal by a broker that `refused_everywhere` has not reported yet."""
-        self._suspended: AuthenticationError | None = None
-        """The refusal of all brokers, from `refused_everywhere` until `resume`: no login is
-        tried."""
+        self.suspended: AuthenticationError | None = None
+        """The refusal of all brokers, from `refused_everywhere` on: no login is tried. Where the
+        application continues, the client sets it to None: logins are allowed again, after the
+        pause of each broker."""
         self._on_refused: Callable[[AuthenticationError], None] | None = None
         self._reported_at = float("-inf")
 
     def watch(self, on_refused: Callable[[AuthenticationError], None]) -> None:
-        """Call `on_refused` with the error to raise to the application, which calls `resume` to
-        continue. Without `on_refused` the caller of each request gets the error, and no login is
-        delayed or suspended."""
+        """Call `on_refused` with the error to raise to the application. Without `on_refused` the
+        caller of each request gets the error, and no login is delayed or suspended."""
         self._on_refused = on_refused
 
     def is_final(self, error: Exception) -> bool:
@@ -117,8 +117,8 @@ class Logins:
 
     def raise_suspended(self) -> None:
         """Raise the refusal of all brokers, while no login is tried."""
-        if self._suspended is not None:
-            _raise_again(self._suspended)
+        if self.suspended is not None:
+            _raise_again(self.suspended)
 
     def succeeded(self, address: Address, *, is_known: bool) -> None:
         """Note a login. `is_known`: the metadata names this broker."""
@@ -152,13 +152,8 @@ class Logins:
         if no login was refused since the last report: the brokers may only be in their pauses."""
         error = self._unreported
         if error is not None and self._on_refused is not None:
-            self._suspended, self._unreported = error, None
+            self.suspended, self._unreported = error, None
             self._report(error, now)
-
-    def resume(self) -> None:
-        """Note that the application continues: allow logins again, after the pause of each
-        broker."""
-        self._suspended = None
 
     def _report_at_intervals(self, error: AuthenticationError, now: float) -> None:
         if now - self._reported_at >= _REPORT_INTERVAL:

@@ -117,14 +117,14 @@ class ZooKeeperDriver(MemberLoop[Member]):
         session = self._session
         units = {unit_of(tp): tp for tp in partitions}
         with anyio.move_on_at(deadline):
-            while session is not None and session is self._session and self.may_commit:
+            while session is not None and session is self._session and self.member.may_commit:
                 sent_at = self._now()
                 try:
                     held = await session.holds(units)
                 except KafkaGroupError as error:
                     raise CommitFailedError(f"the claims cannot be checked: {error}") from error
                 # Without an entry the session was closed meanwhile.
-                if not held or session is not self._session or not self.may_commit:
+                if not held or session is not self._session or not self.member.may_commit:
                     break
                 unclaimed = sorted(str(units[unit]) for unit, ours in held.items() if not ours)
                 if unclaimed:

@@ -177,7 +177,7 @@ class Weighted(Extended):
 
     def _perform_assignment(self, leader_id, protocol, members):
         self.seen.append(
-            (leader_id == self.consumer._engine._session.member.driver.member_id, protocol)
+            (leader_id == self.consumer._engine._session.member.driver.member.member_id, protocol)
         )
         if protocol != "heaviest":
             return super()._perform_assignment(leader_id, protocol, members)

@@ -210,7 +210,8 @@ def test_batches_fetched_twice_are_queued_once() -> None:
 def test_partitions_take_turns_by_batches() -> None:
     """No partition starves behind another that always has records."""
     took = Took()
-    delivery = owning(T0, T1, delivery=Delivery(None, took))
+    delivery = owning(T0, T1)
+    delivery.on_room = took
     delivery.add(delivery.owned[T0], [batch(0, "a", "b"), batch(2, "c")])
     delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1), batch(1, "y", tp=T1)])
     assert took.times == 0
@@ -254,7 +255,8 @@ def test_buffered_bytes_count_undelivered_records() -> None:
 def test_on_room_is_called_when_the_buffers_shrink(shrink: Callable[[Delivery], object]) -> None:
     """Otherwise the fetcher would not notice the free space."""
     took = Took()
-    delivery = owning(T0, T1, delivery=Delivery(None, took))
+    delivery = owning(T0, T1)
+    delivery.on_room = took
     delivery.add(delivery.owned[T0], [batch(0, "a")])
     assert delivery.unread_bytes > 0
     shrink(delivery)
@@ -830,9 +832,8 @@ def test_a_failed_partition_is_stopped_until_the_application_seeks() -> None:
     """Its error was raised for the next partition."""
     rested: list[None] = []
     conversion = Conversion(None, decode)
-    delivery = owning(
-        T0, T1, delivery=Delivery(conversion, on_awaiting_seek=lambda: rested.append(None))
-    )
+    delivery = owning(T0, T1, delivery=Delivery(conversion))
+    delivery.on_awaiting_seek = lambda: rested.append(None)
     for tp in (T0, T1):
         delivery.add(delivery.owned[tp], [batch(0, "a")])
     assert delivery.awaiting_seek() == []

@@ -240,9 +240,10 @@ async def test_with_the_heartbeat_thread_a_blocked_loop_stays_a_member(bootstrap
         await until(lambda: first.owns == [0, 1, 2, 3])
         async with Worker(bootstrap, name, **NEW).consumer as second:
             await second.wait_assignment()
-            before = first.consumer._session.member.driver.ownership.acknowledged_at
+            driver = first.consumer._session.member.driver
+            before = driver.member.ownership.acknowledged_at
             time.sleep(2.5)  # noqa: ASYNC251
-            assert first.consumer._session.member.driver.ownership.acknowledged_at > before + 1
+            assert driver.member.ownership.acknowledged_at > before + 1
             await until(lambda: len(first.owns) == len(second.assignment()) == 2)
         await first.consumer.stop()
     assert "lost" not in dict(first.story)

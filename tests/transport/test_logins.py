@@ -115,7 +115,7 @@ def test_after_a_refusal_of_all_brokers_the_application_must_go_on() -> None:
     with pytest.raises(AuthenticationError) as caught:
         one.raise_suspended()
     assert caught.value is REFUSED
-    one.resume()
+    one.suspended = None
     one.raise_suspended()
     assert (allowed(one, 0.5), allowed(one, 0.5, B), allowed(one, 1.0)) == (False, True, True)
     one.failed(A, REFUSED, 1.0)

@@ -86,12 +86,12 @@ class CurrentMember:
     def is_in_generation(self, generation_id: int) -> bool:
         """Whether this generation is the member's current one. Under KIP-848: whether the member
         has an assignment, as a new epoch alone does not change it."""
-        return self.driver is not None and self.driver.is_current(generation_id)
+        return self.driver is not None and self.driver.member.is_current(generation_id)
 
     @property
     def may_commit(self) -> bool:
         """Whether the coordinator accepts commits now: not while the member joins."""
-        return not self.is_void and (self.driver is None or self.driver.may_commit)
+        return not self.is_void and (self.driver is None or self.driver.member.may_commit)
 
     @property
     def commits_as_member(self) -> bool:
@@ -106,7 +106,7 @@ class CurrentMember:
         """The generation, or member epoch, that commits name. Under KIP-848 it is the current
         epoch: the epoch moves on while the assignment stays, and an earlier one may be refused."""
         if self.driver is not None and self.protocol.coordinator_assigns:
-            return self.driver.generation_id
+            return self.driver.member.generation_id
         return self.identity.generation_id
 
     @property

@@ -29,7 +29,6 @@ from kafkagroup.options import ConsumerOptions, ConsumerProtocol
 from kafkagroup.runtime.consume.awaiting_seek import AwaitingSeek
 from kafkagroup.runtime.consume.fetcher import Fetcher
 from kafkagroup.runtime.consume.interfaces import FetchControl
-from kafkagroup.runtime.consume.member_config import consumer_member_config
 from kafkagroup.runtime.consume.new_partitions import NewPartitionWatch
 from kafkagroup.runtime.consume.positions import Positions
 from kafkagroup.runtime.consume.refusals import Refusals
@@ -38,7 +37,7 @@ from kafkagroup.runtime.consume.subscriber import Subscriber
 from kafkagroup.runtime.consume.topic_watch import TopicWatch
 from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.interfaces import MemberFactory, RunningMember
-from kafkagroup.runtime.member.members import Members
+from kafkagroup.runtime.member.members import Members, member_config
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol
 from kafkagroup.runtime.offsets.group_offsets import GroupOffsets
 from kafkagroup.runtime.offsets.log_offsets import LogOffsets
@@ -106,7 +105,8 @@ class Engine(FetchControl):
         self.topic_watch = TopicWatch(
             session, cluster, self.subscriber, self.new_partitions, spawn, self._follow_metadata
         )
-        self.awaiting_seek = AwaitingSeek(self._delivery, cluster.troubles, spawn)
+        self._awaiting_seek = AwaitingSeek(self._delivery, cluster.troubles, spawn)
+        self._delivery.on_awaiting_seek = self._awaiting_seek.report
 
     def start(self) -> None:
         """Start the background tasks."""
@@ -127,7 +127,8 @@ class Engine(FetchControl):
     async def leave(self) -> None:
         """Leave the group, to close."""
         self._session.begin_close()
-        self._cluster.logins.resume()  # credentials that were refused may be accepted by now
+        # Credentials that were refused may be accepted by now.
+        self._cluster.logins.suspended = None
         await self.unsubscribe("the consumer was closed")
 
     async def disconnect(self) -> None:
@@ -147,10 +148,6 @@ class Engine(FetchControl):
     def look_up_positions(self) -> None:
         """Look up missing positions, and validate those that need it."""
         self._positions.look_up()
-
-    def made_room(self) -> None:
-        """Wake the fetcher: the buffer has room again."""
-        self._fetcher.made_room()
 
     # ------------------------------------------------------------ partitions
 
@@ -269,12 +266,15 @@ class Engine(FetchControl):
 
     def join(self) -> RunningMember:
         """Become a member of the group, for the first time or again; return the member."""
-        session, subscriber = self._session, self.subscriber
-        config = consumer_member_config(
-            self._options,
-            protocol_type=subscriber.protocol_type,
-            cooperative=subscriber.cooperative,
+        session, subscriber, options = self._session, self.subscriber, self._options
+        config = member_config(
+            options,
+            subscriber.protocol_type,
             was_member=session.member.was_member,
+            cooperative=subscriber.cooperative,
+            rack=options.client_rack,
+            assignor=options.group_remote_assignor,
+            may_fall_back=options.group_protocol is ConsumerProtocol.AUTO,
         )
         driver = self._members.create(config, subscriber.metadata())
         session.member.begin(driver)
@@ -287,7 +287,7 @@ class Engine(FetchControl):
         """Run a member until it has left or failed. Then join again after the client has adopted
         another cluster, and by the classic protocol if the coordinator supports no other. An
         expelled member joins again at the next poll."""
-        await self._members.run(driver)
+        await driver.run()
         session = self._session
         has_ended = driver is self._leaving_member or session.errors.failure is not None
         if session.member.is_void and not has_ended:
@@ -370,7 +370,7 @@ class Engine(FetchControl):
     def fail_partition(self, owned: OwnedPartition, error: Exception) -> None:
         """Raise `error` to the application, and fetch nothing from the partition until it seeks."""
         self._session.errors.fail_partition(owned, error)
-        self.awaiting_seek.report()
+        self._awaiting_seek.report()
 
     def on_partitions_added(self) -> None:
         """Look up the positions of new partitions, and fetch those that already have one."""

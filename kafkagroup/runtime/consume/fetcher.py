@@ -106,6 +106,7 @@ class Fetcher:
     ) -> None:
         self._cluster = cluster
         self._delivery = session.delivery
+        self._delivery.on_room = self.wake_waiting
         self._options = session.options
         self._engine = engine
         self._budget = FetchBudget(self._options.fetch_max_bytes)
@@ -142,7 +143,7 @@ class Fetcher:
 
     def wake(self) -> None:
         """Check what to fetch: there may be new partitions, leaders or positions."""
-        self._wake_waiting()
+        self.wake_waiting()
         self._wake_count += 1
         # Not here but in a task, once for many calls: an application that seeks in a thousand
         # partitions would cause a thousand checks of all partitions.
@@ -153,11 +154,8 @@ class Fetcher:
         self._must_check = True
         self._starting.ensure_running()
 
-    def made_room(self) -> None:
-        """Fewer bytes are buffered or in flight: tasks that wait for room may go on."""
-        self._wake_waiting()
-
-    def _wake_waiting(self) -> None:
+    def wake_waiting(self) -> None:
+        """Have the waiting tasks check again: fewer bytes are buffered or in flight."""
         self._woken.set()
         self._woken = OneShotEvent()
 
@@ -534,7 +532,7 @@ class Fetcher:
             raise
         finally:
             self._budget.on_response(reserved)
-            self.made_room()  # another lane may wait for room
+            self.wake_waiting()  # another lane may wait for room
         assert slices is not None  # `begin` was called
         return await slices.do_rest()
 

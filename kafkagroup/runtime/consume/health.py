@@ -158,7 +158,7 @@ class Checkup:
                 detail = f"no heartbeat is acknowledged; the last was sent {silent:.1f} s ago"
                 yield HealthFinding(problem=HealthProblem.SILENCE, detail=detail)
             return
-        generation = driver.generation_id
+        generation = driver.member.generation_id
         unjoined = self._unjoined  # read once: another thread may check, too
         if unjoined is None or unjoined[0] != generation:
             unjoined = self._unjoined = (generation, now)

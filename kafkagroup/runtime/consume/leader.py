@@ -88,11 +88,11 @@ class Leader:
     async def follow_topics(self) -> None:
         """Request a rebalance if topics changed since the assignment was computed."""
         driver = self._session.member.driver
-        if driver is None or not driver.leads:
+        if driver is None or not driver.member.leads:
             return
         racks = await self._replica_racks()
         # If a thread compared the racks of many partitions, other tasks ran meanwhile.
-        leads = driver is self._session.member.driver and driver.leads
+        leads = driver is self._session.member.driver and driver.member.leads
         if leads and (reason := self._topic_change(racks)):
             self._session.history.note_rejoin_request(RebalanceCause.TOPICS, reason)
             driver.rejoin(reason)
@@ -169,7 +169,7 @@ class Leader:
     def note_computed(self) -> None:
         """Note that this member computed the assignment of its generation."""
         if self._session.member.driver is not None:
-            self._computed_generation = self._session.member.driver.generation_id
+            self._computed_generation = self._session.member.driver.member.generation_id
 
     def _user_data_of(self, work: Compute) -> dict[str, bytes | None]:
         return {m: self._assignment_user_data(work.instance_ids.get(m)) for m in work.members}

@@ -19,19 +19,14 @@ class PollState:
         record that it delivers."""
         self.is_waiting = False
         """Whether the application waits in the client."""
-        self._lacks_ownership = False
-        """Whether the current or last wait is for the ownership lease to be extended."""
+        self.is_waiting_for_ownership = False
+        """Whether the application waits because the ownership lease has expired."""
         self._permit = permit
 
     @property
     def last_poll_at(self) -> float:
         """When the application last entered or left the client."""
         return self._permit.last_poll_at
-
-    @property
-    def is_waiting_for_ownership(self) -> bool:
-        """Whether the application waits because the ownership lease has expired."""
-        return self.is_waiting and self._lacks_ownership
 
     def note_poll(self, now: float) -> None:
         """Note that the application polls, or does what is treated as a poll."""
@@ -40,7 +35,7 @@ class PollState:
     def begin_wait(self, *, owns: bool) -> None:
         """Note that the application waits in the client. `owns`: the member's ownership lease is
         valid, so it waits for records; else it waits until that lease is extended."""
-        self._lacks_ownership = not owns
+        self.is_waiting_for_ownership = not owns
         self.is_waiting = True
 
     def end_wait(self, now: float) -> None:
@@ -48,4 +43,4 @@ class PollState:
         # First: otherwise the heartbeat thread could see an application that does not wait, and the
         # time of its previous poll.
         self._permit.note_poll(now)
-        self.is_waiting = False
+        self.is_waiting = self.is_waiting_for_ownership = False

@@ -156,7 +156,7 @@ class Reader:
             # After the process, the loop or the system was stopped, other members may own our
             # partitions: without this check of the lease, two would process the same records.
             driver = session.member.driver
-            owns = driver is None or driver.lease_left > 0.0
+            owns = driver is None or driver.member.ownership.lease_expires_at > self._now()
             unprepared = self._delivery.unprepared if owns else None
             must_deliver_first = unprepared is not None
             if unprepared is not None:
@@ -201,7 +201,7 @@ class Reader:
         ahead = self._now() - session.clock()
         expires_at = self._checkpoint_at + _MAX_BLOCKED + ahead
         if session.member.driver is not None:
-            expires_at = min(expires_at, session.member.driver.ownership.lease_expires_at)
+            expires_at = min(expires_at, session.member.driver.member.ownership.lease_expires_at)
         self._permit.grant(expires_at, ahead)
 
     async def _checkpoint(self) -> float:

@@ -101,7 +101,7 @@ class Session:
         """Note that the application polls on: credentials whose refusal it has got are tried
         again."""
         if self._logins is not None and not self.errors.has_refused_login:
-            self._logins.resume()
+            self._logins.suspended = None
 
     def begin_close(self) -> None:
         """Deliver no more records; a waiting application gets ClosedError."""

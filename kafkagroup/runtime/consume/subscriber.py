@@ -197,7 +197,7 @@ class Subscriber(Application):
         assignment of a changed subscription, which the same heartbeat may have confirmed."""
         member = self._session.member
         # A classic member's generation counts only once it is applied.
-        is_followed = self._protocol.coordinator_assigns and member.follow_subscription()
+        is_followed = member.protocol.coordinator_assigns and member.follow_subscription()
         if is_followed or self._session.polls.is_waiting_for_ownership:
             self._session.notify()
 

@@ -219,7 +219,7 @@ class Driver(MemberLoop[C]):
         # The next membership would not report the end of this one's failures.
         self._cluster.troubles.forget((group_id, "membership"))
         if doubt:
-            self.unanswered_id = self.member_id
+            self.unanswered_id = self.member.member_id
         leaving = self.member.leaving
         reason = "" if leaving is None else leaving.reason
         self._log.left(reason, keeps_place=not self.member.leaves_group, doubt=doubt)
@@ -273,7 +273,8 @@ class Driver(MemberLoop[C]):
         except (TimeoutError, KafkaGroupError) as error:
             self._post_failure(send, error)
         else:
-            await self._explain(send, response)
+            if getattr(response, "error_code", 0) in _EXPLAINED:
+                await self._explain(send, response)
             self._measure(send.request, response, sent_at)
             prepare = self._protocol.preparation(self.member, response)
             run_in_thread = self._cluster.options.run_in_thread
@@ -303,14 +304,12 @@ class Driver(MemberLoop[C]):
             )
         )
 
-    async def _explain(self, send: Send, response: object) -> None:
-        """Look up why the coordinator refuses a request to join, if its code says too little."""
-        code, request = getattr(response, "error_code", 0), send.request
-        if code not in _EXPLAINED:
-            return
+    async def _explain(self, send: Send, response: Any) -> None:
+        """Look up why the coordinator refuses a request to join, as its code says too little."""
         # Imported here: brokers rarely refuse a join.
         from kafkagroup.runtime.member import refused_joins
 
+        code, request = response.error_code, send.request
         if code == ErrorCode.UNSUPPORTED_ASSIGNOR:
             assignor = getattr(request, "server_assignor", None) or ""
             message = getattr(response, "error_message", None)

@@ -14,11 +14,10 @@ from typing import Any, Protocol
 from kafkagroup._values import frozen
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.member.config import MemberConfig
-from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Compute, GenerationInfo, MemberMetadata
 from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
-from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
+from kafkagroup.runtime.member.protocol import MembershipProtocol, MemberState, SupportedProtocols
 from kafkagroup.transport.metadata import Node
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
@@ -90,6 +89,8 @@ class Application(Protocol):
 class RunningMember(Protocol):
     """One member of one group."""
 
+    member: MemberState
+    """The state, replaced as a whole by each step. Any thread may read it."""
     closed: OneShotEvent
     """Set once the member has left or failed."""
     fell_back: bool
@@ -99,33 +100,8 @@ class RunningMember(Protocol):
     """The id that the coordinator may still count, as leaving the group failed; else ""."""
 
     @property
-    def ownership(self) -> Ownership:
-        """What the member owns, and until when, on the lease clock."""
-        ...
-
-    @property
     def lease_left(self) -> float:
         """For how many seconds the lease lasts; 0 or less without one. Counts suspends."""
-        ...
-
-    @property
-    def member_id(self) -> str:
-        """The member's id in the group; "" before it has joined."""
-        ...
-
-    @property
-    def generation_id(self) -> int:
-        """The member's generation."""
-        ...
-
-    @property
-    def protocols(self) -> SupportedProtocols:
-        """The protocols that the member supports."""
-        ...
-
-    @property
-    def leads(self) -> bool:
-        """Whether the member requests a new generation when what it computed from has changed."""
         ...
 
     @property
@@ -143,18 +119,9 @@ class RunningMember(Protocol):
         """When the last heartbeat was sent, on the loop's clock; -inf before the first."""
         ...
 
-    def is_current(self, generation_id: int) -> bool:
-        """Whether this is the member's current generation, with all of its assignment applied."""
-        ...
-
     @property
     def follows_subscription(self) -> bool:
         """Whether the assignment was computed from the subscription that was requested last."""
-        ...
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether the group accepts commits of this member now."""
         ...
 
     @property

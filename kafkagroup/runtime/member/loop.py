@@ -22,7 +22,6 @@ from kafkagroup.concurrency.clock import lease_clock
 from kafkagroup.concurrency.mailbox import Mailbox
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.concurrency.unrequested_end import unrequested_end
-from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     AssignmentRequested,
     BaseEvent,
@@ -41,7 +40,7 @@ from kafkagroup.member.vocabulary import (
 )
 from kafkagroup.runtime.member.interfaces import Application, RunningMember
 from kafkagroup.runtime.member.membership_log import MembershipLog
-from kafkagroup.runtime.member.protocol import MembershipProtocol, MemberState, SupportedProtocols
+from kafkagroup.runtime.member.protocol import MembershipProtocol, MemberState
 from kafkagroup.transport.os_errors import lacks_descriptors
 
 if TYPE_CHECKING:
@@ -137,51 +136,16 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
     # ------------------------------------------------------------ called from outside `run`
 
     @property
-    def ownership(self) -> Ownership:
-        """What the member owns, and until when."""
-        return self.member.ownership
-
-    @property
     def lease_left(self) -> float:
         """For how many seconds the lease lasts; 0 or less without one. Counts suspends."""
-        ownership = self.ownership
+        ownership = self.member.ownership
         return ownership.lease_expires_at - self._now() if ownership.is_assigned else 0.0
-
-    @property
-    def member_id(self) -> str:
-        """The member's id in the group; "" before it has joined."""
-        return self.member.member_id
-
-    @property
-    def generation_id(self) -> int:
-        """The generation (member epoch, version of the list of members) that the member is in or
-        joins."""
-        return self.member.generation_id
-
-    @property
-    def protocols(self) -> SupportedProtocols:
-        """The supported protocols, with their metadata."""
-        return self.member.protocols
-
-    @property
-    def leads(self) -> bool:
-        """Whether the member requests a new generation when what it computed from has changed."""
-        return self.member.leads
-
-    def is_current(self, generation_id: int) -> bool:
-        """Whether this is the member's current generation, with all of its assignment applied."""
-        return self.member.is_current(generation_id)
 
     @property
     def follows_subscription(self) -> bool:
         """Whether the assignment was computed from the subscription that was requested last."""
         is_stepped = self._rejoins_stepped == self._rejoins_requested
         return is_stepped and self.member.follows_subscription
-
-    @property
-    def may_commit(self) -> bool:
-        """Whether the group accepts commits of this member now."""
-        return self.member.may_commit
 
     @property
     def is_expelled(self) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafkagroup._values import evolve
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.vocabulary import MemberMetadata
+from kafkagroup.options import ConsumerOptions, GroupMemberOptions
 from kafkagroup.runtime.member.classic_protocol import CLASSIC
 from kafkagroup.runtime.member.driver import Driver
 from kafkagroup.runtime.member.history import History
@@ -20,7 +20,28 @@ from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol, MembershipProtocol, Predecessor
 from kafkagroup.transport.cluster import Cluster
 
-__all__ = ["Members"]
+__all__ = ["Members", "member_config"]
+
+
+def member_config(
+    options: ConsumerOptions | GroupMemberOptions, protocol_type: str, **more: Any
+) -> MemberConfig:
+    """Return the configuration of a member. `more`: the fields that are not options of both kinds
+    of clients."""
+    return MemberConfig(
+        group_id=options.group_id or "",
+        protocol_type=protocol_type,
+        client_id=options.client_id,
+        group_instance_id=options.group_instance_id,
+        session_timeout=options.session_timeout,
+        rebalance_timeout=options.rebalance_timeout,
+        heartbeat_interval=options.heartbeat_interval,
+        request_timeout=options.request_timeout,
+        retry_backoff=options.rebalance_backoff,
+        retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
+        max_retries=options.rebalance_max_retries,
+        **more,
+    )
 
 
 class Members:
@@ -50,7 +71,9 @@ class Members:
         self._log = log
         self._history = history
         self._is_threaded = is_threaded
-        self._last = Predecessor(client_member_id=client_member_id)
+        self._client_member_id = client_member_id
+        self._last: RunningMember | None = None
+        """The last member that was created."""
 
     @property
     def protocol(self) -> MembershipProtocol[Any]:
@@ -63,37 +86,37 @@ class Members:
         group failed; else "". A client that closes makes another member with it, which only leaves.
         Else the group would wait for this id until its session ends, and a new coordinator would
         begin that session anew."""
-        return self._last.unanswered_id
+        return "" if self._last is None else self._last.unanswered_id
 
     def create(self, config: MemberConfig, metadata: MemberMetadata) -> RunningMember:
         """Return a member that does not run yet."""
         if self._factory is not None:
             watchers = self._loop_delay, self._log, self._cluster.troubles
-            return self._factory.create_member(
+            self._last = self._factory.create_member(
                 self._application, config, metadata.protocols, *watchers
             )
+            return self._last
         driver_class = Driver
         if self._is_threaded:
             # Imported here: most members run in the application's loop.
             from kafkagroup.runtime.member.threaded import ThreadedDriver
 
             driver_class = ThreadedDriver
-        return driver_class(
+        predecessor = Predecessor(
+            client_member_id=self._client_member_id,
+            unanswered_id=self.unanswered_id,
+            may_be_known=self._last is not None and self._last.may_be_known,
+        )
+        self._last = driver_class(
             self._cluster,
             self._protocol,
-            self._protocol.first_state(config, metadata, self._last),
+            self._protocol.first_state(config, metadata, predecessor),
             self._application,
             self._loop_delay,
             self._log,
             self._history,
         )
-
-    async def run(self, driver: RunningMember) -> None:
-        """Run a member until it has left or failed."""
-        await driver.run()
-        self._last = evolve(
-            self._last, unanswered_id=driver.unanswered_id, may_be_known=driver.may_be_known
-        )
+        return self._last
 
     def fall_back_to_classic(self) -> None:
         """Make the next members classic ones: the coordinator does not support KIP-848."""

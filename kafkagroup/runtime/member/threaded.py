@@ -283,7 +283,7 @@ class _ApplicationProxy(Application):
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
         async def revoke() -> SupportedProtocols | None:
-            if not self._driver.ownership.is_revoking:
+            if not self._driver.member.ownership.is_revoking:
                 return None  # lost while the loop was stalled: a commit would be refused
             return await self._application.revoke(deadline)
 

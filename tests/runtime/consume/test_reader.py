@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -24,19 +25,6 @@ pytestmark = pytest.mark.anyio
 TP = TopicPartition("t", 0)
 
 
-class Owner:
-    """A member with this ownership."""
-
-    def __init__(self, ownership: Ownership, now: Callable[[], float]) -> None:
-        self.ownership = ownership
-        self._now = now
-
-    @property
-    def lease_left(self) -> float:
-        ownership = self.ownership
-        return ownership.lease_expires_at - self._now() if ownership.is_assigned else 0.0
-
-
 class Reading:
     """A consumer that owns a partition with ten records, and never opens a connection."""
 
@@ -53,7 +41,8 @@ class Reading:
         ownership = Ownership(
             is_assigned=True, acknowledged_at=self.lease_now(), lease_timeout=lease_timeout
         )
-        self.driver = self.session.member.driver = Owner(ownership, self.lease_now)  # type: ignore[assignment]
+        self.member = SimpleNamespace(ownership=ownership)
+        self.session.member.driver = SimpleNamespace(member=self.member)  # type: ignore[assignment]
         (owned,) = self.delivery.own([TP])
         owned.start_at(0)
         data = encode_batch([NewRecord(None, b"%d" % n) for n in range(10)])
@@ -232,11 +221,11 @@ async def test_no_record_is_delivered_without_an_assignment() -> None:
     """The generation has ended, and its partitions are not released yet."""
     reading = Reading()
     reading.session.clock = anyio.current_time
-    assigned = reading.driver.ownership
-    reading.driver.ownership = Ownership()
+    assigned = reading.member.ownership
+    reading.member.ownership = Ownership()
     with pytest.raises(NothingArrived):
         await reading.reader.next(reading.delivery.next_record, anyio.current_time() + 1.0)
-    reading.driver.ownership = assigned
+    reading.member.ownership = assigned
     assert await reading.next() == 0
 
 
@@ -292,8 +281,8 @@ async def test_no_record_is_ready_after_a_suspend_that_the_loops_clock_did_not_c
     with anyio.move_on_after(5.0):
         await reading.next()
     assert reading.delivery.owned[TP].position == 2
-    ownership = reading.driver.ownership
-    reading.driver.ownership = ownership.acknowledge(reading.lease_now(), 45.0)
+    ownership = reading.member.ownership
+    reading.member.ownership = ownership.acknowledge(reading.lease_now(), 45.0)
     assert await reading.next() == 2
     assert [reading.ready() for _ in range(7)] == list(range(3, 10))
 

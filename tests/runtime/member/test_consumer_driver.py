@@ -102,12 +102,12 @@ async def test_a_fenced_member_loses_its_partitions_and_rejoins_with_the_same_id
     story: list[Any] = []
     async with cluster(network) as kafka, member(story) as consumer:
         await consumer.wait_assignment()
-        before = consumer._session.member.driver.member_id
+        before = consumer._session.member.driver.member.member_id
         kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.FENCED_MEMBER_EPOCH, times=1)
         at = anyio.current_time()
         await until(lambda: len(story) == 3)
         took = anyio.current_time() - at
-        assert consumer._session.member.driver.member_id == before
+        assert consumer._session.member.driver.member.member_id == before
     assert story[:3] == [("assigned", (T0, T1)), ("lost", (T0, T1)), ("assigned", (T0, T1))]
     assert took < 0.3
 
@@ -120,7 +120,7 @@ async def test_a_member_fenced_while_it_revokes_commits_and_assigns_nothing(
     async with cluster(network) as kafka, member(story, auto_commit_interval_ms=10**6) as first:
         while len(await first.getmany(timeout=1)) < 2:
             pass
-        mine = first._session.member.driver.member_id
+        mine = first._session.member.driver.member.member_id
         async with member() as second:
             await until(lambda: len(first.assignment()) == 1)
             kafka.fail(
@@ -202,7 +202,7 @@ async def test_committed_offsets_are_fetched_with_the_current_epoch(
         )
         async with member() as consumer:
             await consumer.getone()
-            me = consumer._session.member.driver.member_id
+            me = consumer._session.member.driver.member.member_id
         t = kafka._cluster.topics["t"].topic_id
     topics = (OffsetFetchRequestTopics(topic_id=t, partition_indexes=(0, 1)),)
     assert asked == [

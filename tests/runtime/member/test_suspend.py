@@ -113,11 +113,11 @@ async def test_a_heartbeat_sent_before_a_suspend_does_not_extend_the_lease_after
         assert held.hits == 1
         driver = ours._session.member.driver
         assert driver is not None
-        sent_at, expires_at = driver.last_heartbeat, driver.ownership.lease_expires_at
+        sent_at, expires_at = driver.last_heartbeat, driver.member.ownership.lease_expires_at
         suspend(SESSION + 1.0)
         assert driver.lease_left < 0.0
         assert driver.last_heartbeat == sent_at - SESSION - 1.0
-        acknowledged = driver.ownership.acknowledge(driver.member.heartbeat_sent_at, SESSION)  # type: ignore[attr-defined]
+        acknowledged = driver.member.ownership.acknowledge(driver.member.heartbeat_sent_at, SESSION)  # type: ignore[attr-defined]
         assert expires_at < acknowledged.lease_expires_at < driver._now()  # type: ignore[attr-defined]
         held.stop()
 

@@ -257,7 +257,7 @@ async def test_partitions_lost_while_the_loop_is_blocked_are_not_revoked(
 def consumer_owns(consumer: Consumer) -> bool:
     """Whether it would deliver a record if its loop ran."""
     driver = consumer._session.member.driver
-    return driver is not None and driver.ownership.lease_expires_at > 0
+    return driver is not None and driver.member.ownership.lease_expires_at > 0
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -589,7 +589,7 @@ async def test_a_thread_that_ends_without_a_request_to_is_a_failure(kafka: Embed
     async with driving(kafka) as driver:
 
         async def stop() -> None:
-            await until(lambda: driver.member_id)
+            await until(lambda: driver.member.member_id)
             driver._post_to_thread(driver._stop)
 
         async with anyio.create_task_group() as tasks:
@@ -678,7 +678,7 @@ async def test_the_thread_compares_brokers_with_the_cluster_of_the_client(
     async with driving(kafka) as driver, anyio.create_task_group() as tasks:
         identity = driver._cluster.identity
         tasks.start_soon(driver.run)
-        await until(lambda: driver.member_id)
+        await until(lambda: driver.member.member_id)
         assert driver._cluster.identity is identity
         tasks.cancel_scope.cancel()
 

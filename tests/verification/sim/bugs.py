@@ -46,6 +46,7 @@ from kafkagroup.runtime.member import driver as drivers
 from kafkagroup.runtime.member import generations
 from kafkagroup.runtime.offsets import group_offsets
 from kafkagroup.runtime.offsets import values as offset_values
+from kafkagroup.runtime.offsets.values import GroupCommit
 from kafkagroup.transport import connection as connections
 from kafkagroup.transport import retry, throttle
 from kafkagroup.types import OffsetAndMetadata
@@ -217,7 +218,8 @@ def commits_when_lost(stack: ExitStack) -> None:
             if pending := session.delivery.to_commit():
                 try:
                     await session.committer.group_offsets.commit(
-                        session.member.identity, pending, deadline=anyio.current_time() + 0.5
+                        GroupCommit(identity=session.member.identity, offsets=pending),
+                        anyio.current_time() + 0.5,
                     )
                 except KafkaGroupError:
                     pass
@@ -247,7 +249,7 @@ def commits_released_partitions(stack: ExitStack) -> None:
                 await anyio.sleep(0.5)
                 # After the pause the commit has as much time as it would have had before.
                 await self.group_offsets.commit(
-                    self._member.identity, pending, deadline=deadline + 0.5
+                    GroupCommit(identity=self.member.identity, offsets=pending), deadline + 0.5
                 )
                 return
             await commit(self, deadline, *rest, **named)
@@ -1060,12 +1062,13 @@ def closes_without_a_deadline(stack: ExitStack) -> None:
 def uses_the_wall_clock_for_its_lease(stack: ExitStack) -> None:
     """The ownership lease uses the wall clock."""
 
-    def faulty(self: Any) -> float:
-        start: float = vars(self).setdefault("_wall_start", time.time())
-        left: float = self.ownership.lease_expires_at - self._now()
-        return left - (time.time() - start)
+    start, expires_at = time.time(), Ownership.lease_expires_at
 
-    _replace(stack, drivers.Driver, "lease_left", property(faulty))
+    def faulty(self: Any) -> float:
+        expires: float = expires_at.__get__(self)
+        return expires and expires - (time.time() - start)
+
+    _replace(stack, Ownership, "lease_expires_at", property(faulty))
 
 
 @_bug("L2")
@@ -1164,7 +1167,7 @@ def delivers_what_was_buffered_when_paused(stack: ExitStack) -> None:
 
     def pause(self: Any, tp: Any) -> None:
         self.owned[tp].paused = True
-        self._on_room()
+        self.on_room()
 
     _replace(stack, Delivery, "pause", pause)
 
