@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 
+from kafkagroup._backend import asyncio_loop
 from kafkagroup._client_name import client_name
 from kafkagroup._generic import K_co, K_contra, KeyValueSink, V_co, V_contra
 from kafkagroup._option_kinds import takes_options
@@ -59,6 +60,7 @@ from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import Headers, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
+    import asyncio
     from types import TracebackType
 
     from anyio.abc import TaskGroup
@@ -232,6 +234,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._has_serializers = bool(options.key_serializer or options.value_serializer)
         self._accepting_thread: int | None = None
         """The thread of the loop, while the producer accepts records; else None."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of asyncio in which the producer runs; None on trio."""
         self._accumulator = Accumulator(
             batch_size=options.batch_size,
             max_request_size=options.max_request_size,
@@ -251,7 +255,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     async def _open(self, tasks: TaskGroup) -> None:
         options = self._options
-        self._tasks = tasks
+        self._tasks, self._loop = tasks, asyncio_loop()
         cluster = Cluster(self._servers, self._client_options, tasks, self._troubles)
         self._cluster = cluster
         await cluster.refresh()
@@ -316,8 +320,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         BufferFullError if there is no room within `delivery_timeout_ms`; ClosedError.
         """
         # Nearly always the producer accepts records, in this loop, and needs no further checks.
-        origin = self._origin
-        if self._accepting_thread != get_ident() or origin is None or not origin.is_in_loop:
+        loop = asyncio_loop()
+        if self._accepting_thread is None or loop is None or loop is not self._loop:
             self._check_accepts()
         encoded_key: Any = key
         encoded_value: Any = value

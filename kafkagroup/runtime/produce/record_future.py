@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, cast
 
+from kafkagroup._backend import asyncio_loop
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.types import RecordMetadata
 
 __all__ = ["RecordFuture", "wait_ended_or_moved"]
+
+_new_tuple = tuple.__new__
 
 
 class RecordFuture:
@@ -28,7 +31,38 @@ class RecordFuture:
         """The number of awaits that wait for the outcome or have got it; without cancelled ones."""
 
     def __await__(self) -> Generator[Any, Any, RecordMetadata]:
-        return self._outcome().__await__()
+        self._follow()
+        if not self._reader_count:
+            self._batch.read_count += 1
+        self._reader_count += 1
+        while not self._batch.has_ended:
+            try:
+                event = _end_event(self._batch)
+                if (loop := asyncio_loop()) is None:
+                    yield from event.wait().__await__()
+                else:
+                    # As `event.wait()`, without its coroutine.
+                    waiter = loop.create_future()
+                    event.add(waiter)
+                    try:
+                        yield from waiter
+                    finally:
+                        event.withdraw(waiter)
+            except BaseException:
+                self._reader_count -= 1
+                if not self._reader_count:
+                    # Unread again: flush() raises the failure.
+                    self._batch.read_count -= 1
+                raise
+            self._follow()
+        batch, index = self._batch, self._index
+        if batch.error is not None and (error := batch.error_of(index)) is not None:
+            raise error from batch.error
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+        timestamp = batch.append_time if batch.append_time >= 0 else self._timestamp
+        # As `RecordMetadata(...)`, without the call of a Python function.
+        topic, partition = batch.tp
+        return _new_tuple(RecordMetadata, (topic, partition, offset, timestamp))
 
     def done(self) -> bool:
         """Return whether the record is written, or has failed."""
@@ -44,28 +78,6 @@ class RecordFuture:
             if self._reader_count:
                 old.read_count -= 1
                 self._batch.read_count += 1
-
-    async def _outcome(self) -> RecordMetadata:
-        self._follow()
-        if not self._reader_count:
-            self._batch.read_count += 1
-        self._reader_count += 1
-        while not self._batch.has_ended:
-            try:
-                await _end_event(self._batch).wait()
-            except BaseException:
-                self._reader_count -= 1
-                if not self._reader_count:
-                    # Unread again: flush() raises the failure.
-                    self._batch.read_count -= 1
-                raise
-            self._follow()
-        batch, index = self._batch, self._index
-        if (error := batch.error_of(index)) is not None:
-            raise error from batch.error
-        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
-        timestamp = batch.append_time if batch.append_time >= 0 else self._timestamp
-        return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, timestamp)
 
     def __repr__(self) -> str:
         state = "done" if self.done() else "on its way"
