@@ -67,6 +67,7 @@ from .planting import (
     bug,
     heartbeats_while_waiting,
     mistake,
+    own_only_if,
     reset_without_asking,
     response_of,
     wake,
@@ -417,10 +418,7 @@ def commits_with_its_first_generation(stack: ExitStack) -> None:
 def does_not_check_ownership_after_a_freeze(stack: ExitStack) -> None:
     """A process that was frozen delivers without checking that it still owns anything."""
 
-    def faulty(self: Any) -> Ownership:
-        return Ownership(is_assigned=True, acknowledged_at=float("inf"))
-
-    _replace(stack, drivers.Driver, "ownership", property(faulty))
+    _replace(stack, Ownership, "lease_expires_at", property(lambda self: math.inf))
 
 
 @_bug("L3")
@@ -620,11 +618,7 @@ def does_not_rejoin_after_revoking(stack: ExitStack) -> None:
 def delivers_nothing_while_it_rejoins(stack: ExitStack) -> None:
     """A cooperative member delivers nothing until the rebalance is over."""
 
-    def faulty(self: Any) -> Ownership:
-        ownership: Ownership = self.member.ownership
-        return ownership if self.member.phase is Phase.STABLE else ownership.release()
-
-    _replace(stack, drivers.Driver, "ownership", property(faulty))
+    own_only_if(stack, "classic", lambda member: member.phase is Phase.STABLE)
 
 
 # ------------------------------------------------------------------ assignors
@@ -1062,13 +1056,15 @@ def closes_without_a_deadline(stack: ExitStack) -> None:
 def uses_the_wall_clock_for_its_lease(stack: ExitStack) -> None:
     """The ownership lease uses the wall clock."""
 
-    start, expires_at = time.time(), Ownership.lease_expires_at
+    def make(use_clock: Any) -> Any:
+        def faulty(self: Any, clock: Any) -> None:
+            use_clock(self, clock)
+            start, now = time.time(), self._lease_now
+            self._lease_now = lambda: now() + time.time() - start
 
-    def faulty(self: Any) -> float:
-        expires: float = expires_at.__get__(self)
-        return expires and expires - (time.time() - start)
+        return faulty
 
-    _replace(stack, Ownership, "lease_expires_at", property(faulty))
+    _around(stack, readers.Reader, "use_clock", make)
 
 
 @_bug("L2")

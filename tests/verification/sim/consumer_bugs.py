@@ -11,10 +11,8 @@ import attrs
 from kafkagroup.errors import ErrorCode
 from kafkagroup.member import consumer_protocol, consumer_requests, consumer_state
 from kafkagroup.member.consumer_state import Phase
-from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Lose, Revoked, Send, SendFailed
 from kafkagroup.runtime.consume.current_member import CurrentMember
-from kafkagroup.runtime.member import driver as drivers
 from kafkagroup.runtime.offsets import group_offsets
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatResponse
 
@@ -28,6 +26,7 @@ from .planting import (
     bug,
     heartbeats_while_waiting,
     left,
+    own_only_if,
     replace,
     response_of,
     wake,
@@ -284,11 +283,7 @@ def sends_heartbeats_in_a_loop_while_reconciling(stack: ExitStack) -> None:
 def delivers_nothing_while_it_reconciles(stack: ExitStack) -> None:
     """Nothing is delivered until the new assignment is applied."""
 
-    def faulty(self: Any) -> Ownership:
-        ownership: Ownership = self.member.ownership
-        return ownership if self.member.reconciling is None else ownership.release()
-
-    replace(stack, drivers.Driver, "ownership", property(faulty))
+    own_only_if(stack, "consumer", lambda member: member.reconciling is None)
 
 
 # ------------------------------------------------------------------ commits

@@ -11,6 +11,7 @@ from unittest import mock
 
 import attrs
 
+from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Leave, Replied, WakeAt, Woke
 from kafkagroup.runtime.consume import engine as engines
 from kafkagroup.runtime.member import driver as drivers
@@ -26,6 +27,7 @@ __all__ = [
     "heartbeats_while_waiting",
     "left",
     "mistake",
+    "own_only_if",
     "replace",
     "reset_without_asking",
     "response_of",
@@ -115,6 +117,24 @@ def after_step(
         return lambda before, event: change(before, event, *step(before, event))
 
     around_step(stack, protocol, make)
+
+
+def own_only_if(stack: ExitStack, protocol: str, condition: Callable[[Any], bool]) -> None:
+    """Have the lease of a protocol's members count as expired unless `condition(member)` holds."""
+    expires_at = Ownership.lease_expires_at
+    # With the ownership itself: another one must not get the same id.
+    owning: dict[int, tuple[Ownership, bool]] = {}
+
+    def note(before: Any, event: Any, member: Any, effects: Any) -> Any:
+        owning[id(member.ownership)] = member.ownership, condition(member)
+        return member, effects
+
+    def faulty(self: Any) -> float:
+        expires: float = expires_at.__get__(self)
+        return expires if owning.get(id(self), (self, True))[1] else 0.0
+
+    after_step(stack, protocol, note)
+    replace(stack, Ownership, "lease_expires_at", property(faulty))
 
 
 def around_step(stack: ExitStack, protocol: str, make: Callable[[Any], Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import anyio
 import attrs
@@ -58,7 +59,12 @@ def raises_what_no_broker_has_refused(stack: ExitStack) -> None:
 @bug(BUGS, "classic", "L15", "L2", kinds=["logins"])
 def does_not_log_in_again_after_a_refusal(stack: ExitStack) -> None:
     """A client whose login was refused is of no use any more."""
-    replace(stack, logins.Logins, "resume", lambda self: None)
+
+    def suspend(self: Any, error: Any) -> None:
+        vars(self)["suspended"] = error or vars(self).get("suspended")
+
+    whole = property(lambda self: vars(self).get("suspended"), suspend)
+    stack.enter_context(mock.patch.object(logins.Logins, "suspended", whole, create=True))
 
 
 # ------------------------------------------------------------------ connections
