@@ -234,7 +234,10 @@ class Delivery:
         owned.paused = True
         if owned is self._current and self._batch is not None:
             owned.put_back(self._batch)
+        deferred_error = self._deferred_error
         self._stop_delivering(owned)
+        if owned.failure is not None:
+            self._deferred_error = deferred_error  # nothing is read again that would raise it
         self.on_room()
 
     def resume(self, tp: TopicPartition) -> None:

@@ -951,6 +951,18 @@ def test_an_error_in_the_record_after_a_batch_is_raised_after_the_batch(bad: Rec
     assert state(delivery)[:2] == (1, 1)
 
 
+@pytest.mark.parametrize("bad", [damaged(3, "d", "e"), batch(3, "d", "bad")], ids=["torn", "bad"])
+def test_a_pause_does_not_drop_the_error_of_its_partition(bad: RecordBatch) -> None:
+    """A partition with a corrupt batch would deliver nothing, and say nothing, after a resume."""
+    delivery = owning(T0, delivery=Delivery(picky()))
+    delivery.add(delivery.owned[T0], [batch(0, "a", "b", "c"), bad])
+    assert sum(map(len, delivery.next_batches(100))) == 4
+    delivery.pause(T0)
+    delivery.resume(T0)
+    with pytest.raises((CorruptRecordError, DeserializationError)):
+        delivery.next_batches(100)
+
+
 # ---------------------------------------------------------------- in any order
 
 
