@@ -267,6 +267,8 @@ class ConsumingTransaction(
     def _rewind(self) -> None:
         """Return to the first record of each partition that is still assigned, so that all records
         are delivered again."""
+        if not self._starts:
+            return  # what is in flight was polled before
         self._release()
         for tp, start in self._starts.items():
             if self._is_kept(tp) and not self._consumer.closed:

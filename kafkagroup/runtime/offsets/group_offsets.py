@@ -465,6 +465,8 @@ class GroupOffsets:
         coordinator did not know a partition's topic; pass the same mapping with each retry.
         `member` names a member to a coordinator that checks its epoch (KIP-848). `topic_ids` as in
         `commit`.
+
+        Raises: UnsupportedVersionError, for a broker that does not know the request.
         """
         try:
             broker = await self._coordinator()

@@ -540,6 +540,18 @@ async def test_wrong_consumers_are_named() -> None:
                 await anext(producer.transactions(reader))
 
 
+async def test_a_refused_consumer_keeps_its_record_in_flight() -> None:
+    """It counts as processed at the next poll, as without the mistake."""
+    async with cluster(topics={"in": 1}) as kafka, Producer(**TRANSACTIONAL) as producer:
+        kafka.produce("in", [b"one", b"two"])
+        async with Consumer("in", **READER | {"enable_auto_commit": True}) as reader:
+            await reader.getone()
+            with pytest.raises(ConfigurationError):
+                await anext(producer.transactions(reader))
+            await reader.getone()
+            assert [at.offset for at in reader.processed().values()] == [1]
+
+
 async def test_a_kafka_that_restarts() -> None:
     kafka: EmbeddedKafka
     async with cluster(3, topics={"in": 3, "t": 3}) as kafka:
