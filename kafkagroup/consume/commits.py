@@ -16,7 +16,15 @@ from kafkagroup.errors import CommitFailedError
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.schema import NO_ID
 
-__all__ = ["Commit", "by_topic_id", "check_assigned", "check_floors", "of_assignment", "topic_ids"]
+__all__ = [
+    "Commit",
+    "by_topic_id",
+    "check_assigned",
+    "check_floors",
+    "of_assignment",
+    "of_processed",
+    "topic_ids",
+]
 
 
 @frozen
@@ -59,13 +67,23 @@ class Commit:
 def of_assignment(
     owned: Mapping[TopicPartition, OwnedPartition],
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> list[Commit]:
+    """Return the commits of these offsets in the present assignment, as `owned` has it."""
+    return [Commit(owned[tp], offset, owned[tp].topic_id) for tp, offset in offsets.items()]
+
+
+def of_processed(
+    owned: Mapping[TopicPartition, OwnedPartition],
+    among: Iterable[OwnedPartition],
     *,
     is_automatic: bool = False,
 ) -> list[Commit]:
-    """Return the commits of these offsets in the present assignment, as `owned` has it."""
+    """Return the commits of what is processed and not committed, of those partitions in `among`
+    that still are assigned, as `owned` has it."""
     return [
-        Commit(owned[tp], offset, owned[tp].topic_id, is_automatic)
-        for tp, offset in offsets.items()
+        Commit(one, offset, one.topic_id, is_automatic)
+        for one in among
+        if owned.get(one.tp) is one and (offset := one.to_commit()) is not None
     ]
 
 

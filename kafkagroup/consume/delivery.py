@@ -286,15 +286,6 @@ class Delivery:
         if owned.buffered and not owned.paused and not is_queued:
             self._round_robin[owned] = None
 
-    def to_commit(
-        self, among: Iterable[OwnedPartition] | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit: of the owned partitions, or of those in `among` that still
-        are owned."""
-        among = self.owned.values() if among is None else among
-        pending = {o.tp: o.to_commit() for o in among if self.owned.get(o.tp) is o}
-        return {tp: offset for tp, offset in pending.items() if offset is not None}
-
     def processed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offset up to which each partition is processed, committed or not."""
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from struct import pack, pack_into
 from typing import Any
@@ -13,6 +13,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkagroup.consume.commits import of_processed
 from kafkagroup.consume.conversion import Conversion, Outcome
 from kafkagroup.consume.delivery import Batch, Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
@@ -92,6 +93,13 @@ def state(delivery: Delivery, tp: TopicPartition = T0) -> tuple[int, int, int]:
     return owned.position, owned.processed, owned.fetch_offset
 
 
+def to_commit(
+    delivery: Delivery, among: Iterable[OwnedPartition] | None = None
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    partitions = delivery.owned.values() if among is None else among
+    return {c.tp: c.offset for c in of_processed(delivery.owned, partitions)}
+
+
 def is_in_flight(delivery: Delivery) -> bool:
     """Return whether a record of T0 is in flight."""
     return T0 in delivery.acknowledgement.in_flight_among([T0])
@@ -133,26 +141,26 @@ def test_a_record_counts_as_processed_when_the_next_is_requested() -> None:
     delivery.add(delivery.owned[T0], [batch(0, "a", "b")])
     assert state(delivery) == (0, 0, 2)
     assert ask(delivery) == record(0, "a")
-    assert (state(delivery), is_in_flight(delivery), delivery.to_commit()) == (
+    assert (state(delivery), is_in_flight(delivery), to_commit(delivery)) == (
         (1, 0, 2),
         True,
         {},
     )
     assert ask(delivery) == record(1, "b")
     assert (state(delivery), is_in_flight(delivery)) == ((2, 1, 2), True)
-    assert delivery.to_commit() == {T0: OffsetAndMetadata(1, leader_epoch=7)}
+    assert to_commit(delivery) == {T0: OffsetAndMetadata(1, leader_epoch=7)}
     assert ask(delivery) is None
     assert (state(delivery), is_in_flight(delivery)) == ((2, 2, 2), False)
-    assert delivery.to_commit() == {T0: OffsetAndMetadata(2, leader_epoch=7)}
+    assert to_commit(delivery) == {T0: OffsetAndMetadata(2, leader_epoch=7)}
 
 
 def test_committed_offsets_are_not_committed_again() -> None:
     delivery = owning(T0, T1, start=5)
-    assert delivery.to_commit() == {}
+    assert to_commit(delivery) == {}
     delivery.owned[T1].processed = 6
-    assert delivery.to_commit() == {T1: OffsetAndMetadata(6)}
+    assert to_commit(delivery) == {T1: OffsetAndMetadata(6)}
     delivery.owned[T1].acknowledged = OffsetAndMetadata(6)
-    assert delivery.to_commit() == {}
+    assert to_commit(delivery) == {}
 
 
 def test_a_commit_has_the_leader_epoch_of_the_last_processed_record() -> None:
@@ -164,16 +172,16 @@ def test_a_commit_has_the_leader_epoch_of_the_last_processed_record() -> None:
     ask(delivery)
     ask(delivery)
     processed = {T0: OffsetAndMetadata(1, leader_epoch=7)}
-    assert (delivery.to_commit(), delivery.processed()) == (processed, processed)
+    assert (to_commit(delivery), delivery.processed()) == (processed, processed)
     delivery.acknowledgement.complete()
-    assert delivery.to_commit() == {T0: OffsetAndMetadata(2, leader_epoch=8)}
+    assert to_commit(delivery) == {T0: OffsetAndMetadata(2, leader_epoch=8)}
 
 
 def test_an_unknown_position_is_not_committed() -> None:
     delivery = Delivery()
     delivery.own([T0])
     assert state(delivery) == (UNKNOWN, UNKNOWN, UNKNOWN)
-    assert delivery.to_commit() == {}
+    assert to_commit(delivery) == {}
     assert OwnedPartition(T0, acknowledged=OffsetAndMetadata(5)).to_commit() is None
 
 
@@ -182,7 +190,7 @@ def test_an_offset_found_by_the_reset_policy_is_committed() -> None:
     delivery = Delivery()
     (owned,) = delivery.own([T0])
     owned.start_at(40)
-    assert delivery.to_commit() == {T0: OffsetAndMetadata(40)}
+    assert to_commit(delivery) == {T0: OffsetAndMetadata(40)}
 
 
 def test_records_below_the_position_are_skipped() -> None:
@@ -278,7 +286,7 @@ def test_s8_control_records_and_compaction_advance_position_and_commit() -> None
     assert state(delivery) == (7, 6, 11)
     assert ask(delivery) is None
     assert state(delivery) == (11, 11, 11)
-    assert delivery.to_commit() == {T0: OffsetAndMetadata(11, leader_epoch=7)}
+    assert to_commit(delivery) == {T0: OffsetAndMetadata(11, leader_epoch=7)}
 
 
 def test_a_batch_of_control_records_alone_advances_the_position() -> None:
@@ -389,9 +397,9 @@ def test_several_batches_in_flight_add_up() -> None:
     delivery.add(delivery.owned[T1], [batch(0, "x", tp=T1)])
     assert delivery.next_batch(9) == Batch("t", 0, (record(0, "a"),))
     assert delivery.next_batch(9) == Batch("t", 1, (record(0, "x", T1),))
-    assert delivery.to_commit() == {}
+    assert to_commit(delivery) == {}
     delivery.acknowledgement.complete()
-    assert delivery.to_commit() == {
+    assert to_commit(delivery) == {
         T0: OffsetAndMetadata(1, leader_epoch=7),
         T1: OffsetAndMetadata(1, leader_epoch=7),
     }
@@ -415,11 +423,11 @@ def test_offsets_to_commit_are_of_present_assignments_among_those_asked_for() ->
     before = delivery.owned[T0]
     delivery.next_batches(9)
     delivery.acknowledgement.complete()
-    assert delivery.to_commit([delivery.owned[T1]]).keys() == {T1}
+    assert to_commit(delivery, [delivery.owned[T1]]).keys() == {T1}
     delivery.release([T0])
     owning(T0, delivery=delivery)
-    assert delivery.to_commit([before]) == {}
-    assert delivery.to_commit().keys() == {T1}
+    assert to_commit(delivery, [before]) == {}
+    assert to_commit(delivery).keys() == {T1}
 
 
 def test_own_creates_only_partitions_that_are_not_owned() -> None:
@@ -442,7 +450,7 @@ def test_s9_nothing_is_delivered_from_a_revoked_partition() -> None:
     assert [ask(delivery), ask(delivery)] == [record(0, "x", T1), None]
     # The record in flight was finished, and is part of the last commit.
     assert state(delivery) == (1, 1, 1)
-    assert delivery.to_commit()[T0] == OffsetAndMetadata(1, leader_epoch=7)
+    assert to_commit(delivery)[T0] == OffsetAndMetadata(1, leader_epoch=7)
 
 
 def test_released_records_are_not_in_flight() -> None:
@@ -451,7 +459,7 @@ def test_released_records_are_not_in_flight() -> None:
     owned = delivery.owned[T0]
     ask(delivery)
     delivery.release([T0, T1])
-    assert (delivery.owned, is_in_flight(delivery), delivery.to_commit()) == ({}, False, {})
+    assert (delivery.owned, is_in_flight(delivery), to_commit(delivery)) == ({}, False, {})
     assert ask(delivery) is None
     assert (owned.revoked, owned.processed) == (True, 0)
 
@@ -1012,12 +1020,12 @@ def test_s4_s6_s8_records_are_delivered_once_in_order_and_commits_cover_processe
             delivery.revoke([T0])
             done.update(held)
             delivery.acknowledgement.complete()
-            committed = delivery.to_commit().get(T0, OffsetAndMetadata(committed)).offset
+            committed = to_commit(delivery).get(T0, OffsetAndMetadata(committed)).offset
             delivery.release([T0])
             held = []
             owning(T0, start=committed, delivery=delivery)
         else:
-            pending = delivery.to_commit().get(T0)
+            pending = to_commit(delivery).get(T0)
             if pending is not None:
                 assert pending.offset > committed
                 owned.acknowledged, committed = pending, pending.offset

@@ -26,6 +26,7 @@ from kafkagroup.consume.commits import (
     check_assigned,
     check_floors,
     of_assignment,
+    of_processed,
     topic_ids,
 )
 from kafkagroup.consume.delivery import Delivery
@@ -150,8 +151,7 @@ class Committer:
             for some in slices(await process_in_slices(_with_offsets, partitions)):
                 # Read now: the previous commit may have been that of a revocation, and while many
                 # partitions are committed, others may be released.
-                if offsets := self._delivery.to_commit(some):
-                    commits = of_assignment(owned, offsets, is_automatic=self.is_automatic)
+                if commits := of_processed(owned, some, is_automatic=self.is_automatic):
                     await self._commit(commits, deadline, note)
             await self._renew(partitions, max_age, deadline)
 
@@ -278,7 +278,7 @@ class Committer:
         owned = self._delivery.owned
         if (error := self._losses.take(owned)) is not None:
             raise error
-        return of_assignment(owned, self._delivery.to_commit(owned.values()))
+        return of_processed(owned, owned.values())
 
     def check_transaction(self, commits: Sequence[Commit]) -> None:
         """Check that the member may commit these now, with its present identity.

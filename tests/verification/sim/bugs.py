@@ -19,6 +19,7 @@ import attrs
 
 from kafkagroup import assign as assignors
 from kafkagroup.assign import check
+from kafkagroup.consume.commits import of_processed
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.consume.progress import Progress
@@ -49,7 +50,7 @@ from kafkagroup.runtime.offsets import values as offset_values
 from kafkagroup.runtime.offsets.values import GroupCommit
 from kafkagroup.transport import connection as connections
 from kafkagroup.transport import retry, throttle
-from kafkagroup.types import OffsetAndMetadata
+from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire import error_codes
 from kafkagroup.wire.messages.group import (
     HeartbeatResponse,
@@ -209,6 +210,11 @@ def delivers_after_lost(stack: ExitStack) -> None:
     _replace(stack, Delivery, "release", release)
 
 
+def _pending(delivery: Delivery) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets that are processed and not committed."""
+    return {c.tp: c.offset for c in of_processed(delivery.owned, delivery.owned.values())}
+
+
 @_bug("S13")
 def commits_when_lost(stack: ExitStack) -> None:
     """A member that has lost its membership still commits."""
@@ -216,7 +222,7 @@ def commits_when_lost(stack: ExitStack) -> None:
     def make(lose: Any) -> Any:
         async def losing(self: Any, reason: str) -> Any:
             session = self._session
-            if pending := session.delivery.to_commit():
+            if pending := _pending(session.delivery):
                 try:
                     await session.committer.group_offsets.commit(
                         GroupCommit(identity=session.member.identity, offsets=pending),
@@ -245,7 +251,7 @@ def commits_released_partitions(stack: ExitStack) -> None:
 
     def make(commit: Any) -> Any:
         async def late(self: Any, deadline: float, *rest: Any, **named: Any) -> None:
-            pending = self._delivery.to_commit()
+            pending = _pending(self._delivery)
             if pending and self.group_offsets is not None and id(self._delivery) not in draining:
                 await anyio.sleep(0.5)
                 # After the pause the commit has as much time as it would have had before.
