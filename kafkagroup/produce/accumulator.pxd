@@ -15,13 +15,13 @@ cdef class Accumulator:
     cdef public object on_unplaced
     cdef public object on_open
     cdef public object on_full
+    cdef public object clock
     cdef Py_ssize_t _needed
     cdef Py_ssize_t _batch_size
     cdef double _delivery_timeout
     cdef int _max_in_flight
     cdef object _identities
     cdef object _partitioner
-    cdef object _clock
     cdef object _random
 
     @cython.locals(size=Py_ssize_t, batch=ProduceBatch)

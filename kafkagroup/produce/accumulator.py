@@ -41,7 +41,7 @@ class Accumulator:
         clock: Callable[[], float],
         random: Callable[[], float],
     ) -> None:
-        """Sizes in bytes, the timeout in seconds. `clock` returns the loop's time."""
+        """Sizes in bytes, the timeout in seconds."""
         self.used = 0
         """The bytes of the records that have not ended."""
         self.limit = buffer_memory
@@ -60,7 +60,8 @@ class Accumulator:
         self._max_in_flight = max_in_flight
         self._identities = identities
         self._partitioner = partitioner
-        self._clock = clock
+        self.clock = clock
+        """Returns the loop's time."""
         self._random = random
 
     def add(
@@ -135,7 +136,7 @@ class Accumulator:
         queues = self.topic(topic)
         queue = queues.queue(queues.draw() if partition < 0 else partition)
         queue.close_open()
-        created_at = self._clock()
+        created_at = self.clock()
         deadline = created_at + self._delivery_timeout
         batch = ProduceBatch(queue.tp, created_at, deadline, encoded.base_timestamp)
         batch.fill(encoded)
@@ -160,7 +161,7 @@ class Accumulator:
         if is_new:
             queue.close_open()
             if created_at < 0:
-                created_at = self._clock()
+                created_at = self.clock()
             deadline = created_at + self._delivery_timeout
             batch = ProduceBatch(queue.tp, created_at, deadline, timestamp)
         assert batch is not None
@@ -183,7 +184,7 @@ class Accumulator:
         unplaced = queues.unplaced
         is_new = unplaced is None
         if unplaced is None:
-            now = self._clock()
+            now = self.clock()
             unplaced = UnplacedRecords(queues.name, now, now + self._delivery_timeout)
             queues.unplaced = unplaced
         unplaced.waiting.append((partition, key, value, headers, timestamp, size))
@@ -203,7 +204,7 @@ class Accumulator:
             raise ConfigurationError(
                 f"no topic can have the name {topic!r}: names have {LEGAL_NAME_RULE}"
             )
-        queues = TopicQueues(topic, self._new_queue, self._random, self._partitioner, self._clock())
+        queues = TopicQueues(topic, self._new_queue, self._random, self._partitioner, self.clock())
         self.topics[topic] = queues
         return queues
 

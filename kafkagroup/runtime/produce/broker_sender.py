@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
-import anyio
-
-from kafkagroup.concurrency.change_signal import ChangeSignal
+from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.produce.batch import ProduceBatch
@@ -17,7 +14,7 @@ from kafkagroup.produce.partition_queue import PartitionQueue
 __all__ = ["BrokerSender", "Exchange", "Taken"]
 
 _MAX_IDLE = 60.0
-"""Seconds without work after which a task ends: that of a broker, or of its requests."""
+"""Seconds without work after which a task ends."""
 
 Taken = Sequence[tuple[PartitionQueue, ProduceBatch]]
 """The batches of one request, of which each partition has one at most."""
@@ -28,7 +25,11 @@ connection."""
 
 
 class BrokerSender:
-    """One task, which sends requests in order, and keeps up to a number of them in flight."""
+    """Sends requests in order, and keeps up to a number of them in flight, each in a task. One task
+    at a time takes batches, until its request is on the connection; then it has the next task take
+    some, and waits for the response. A task that took all requests and passed them on to others
+    would let the loop turn once more for each request.
+    """
 
     def __init__(
         self,
@@ -44,88 +45,67 @@ class BrokerSender:
         self._exchange = exchange
         self._spawn = spawn
         self._max_in_flight = max_in_flight
+        self._clock = loop_clock()
         self._in_flight_count = 0
-        self._idle: list[_Worker] = []
-        """The last one to become idle is the first to work again, so that the others end after
-        `_MAX_IDLE`."""
-        self._changed = ChangeSignal()
-        self._is_running = False
+        self._is_taking = False
+        """Whether a task takes batches, or will as soon as it runs: no other may, so that the
+        requests are on the connection in the order in which their batches were taken."""
+        self._idle: list[OneShotEvent] = []
+        """An event for each task without work, which has it take batches. The last one to become
+        idle is the first to work again, so that the others end after `_MAX_IDLE`."""
 
     def add(self, queue: PartitionQueue) -> None:
         """Note that a queue may have a batch to send."""
         self._ready[queue] = None
-        if not self._is_running:
-            self._is_running = True
-            self._spawn(self._run, "sender")
-        self._changed.notify()
+        self._have_taken()
 
-    async def _run(self) -> None:
-        try:
-            while True:
-                taken: Taken = ()
-                if self._ready and self._in_flight_count < self._max_in_flight:
-                    taken = self._take(self._ready)
-                if taken:
-                    await self._send(taken)
-                elif self._in_flight_count or self._ready:
-                    await self._changed.wait()
-                elif not await self._changed.wait(anyio.current_time() + _MAX_IDLE):
-                    return
-        finally:
-            self._is_running = False
+    def _have_taken(self) -> None:
+        """Have a task take batches, if none does and another request may be sent. It runs after
+        those that are ready to run now: what they send goes into the same request."""
+        if self._is_taking or not self._may_take():
+            return
+        self._is_taking = True
+        if self._idle:
+            self._idle.pop().set()
+        else:
+            self._spawn(self._work, "produce requests")
+
+    def _may_take(self) -> bool:
+        return bool(self._ready) and self._in_flight_count < self._max_in_flight
+
+    async def _work(self) -> None:
+        """Do one exchange after the other. A task for each would cost as much as the request."""
+        is_told = True
+        while is_told:
+            taken = self._take(self._ready) if self._may_take() else ()
+            self._is_taking = bool(taken)
+            if taken:
+                await self._send(taken)
+                if self._may_take() and not self._is_taking:
+                    self._is_taking = True
+                    continue
+            is_told = await self._wait_idle()
+
+    async def _wait_idle(self) -> bool:
+        """Wait until this task shall take batches; return False after a while without work."""
+        given = OneShotEvent()
+        self._idle.append(given)
+        if await given.wait(self._clock() + _MAX_IDLE):
+            return True
+        self._idle.remove(given)
+        return False
 
     async def _send(self, taken: Taken) -> None:
-        """Begin an exchange. Returns when it is on the connection: the next one comes behind it."""
-        job = _Job(taken)
+        is_on_connection = False
+
+        def on_sent() -> None:
+            nonlocal is_on_connection
+            if not is_on_connection:
+                is_on_connection = True
+                self._is_taking = False
+                self._have_taken()
+
         self._in_flight_count += 1
-        if self._idle:
-            self._idle.pop().take(job)
-        else:
-            self._spawn(partial(self._work, _Worker(job)), "produce request")
-        if not job.sent.is_set():
-            await job.sent.wait()
-
-    async def _work(self, worker: _Worker) -> None:
-        """Do one exchange after the other. A task for each would cost as much as the request."""
-        while (job := await worker.next()) is not None:
-            try:
-                await self._exchange(job.taken, job.sent.set)
-            finally:
-                job.sent.set()
-                self._in_flight_count -= 1
-                self._changed.notify()
-            self._idle.append(worker)
-        self._idle.remove(worker)
-
-
-class _Job:
-    """An exchange, and whether it is on the connection."""
-
-    __slots__ = ("sent", "taken")
-
-    def __init__(self, taken: Taken) -> None:
-        self.taken = taken
-        self.sent = OneShotEvent()
-
-
-class _Worker:
-    """A task that waits for its next exchange."""
-
-    __slots__ = ("_given", "_job")
-
-    def __init__(self, job: _Job) -> None:
-        self._job: _Job | None = job
-        self._given = OneShotEvent()
-
-    def take(self, job: _Job) -> None:
-        """Do this exchange next."""
-        self._job = job
-        self._given.set()
-
-    async def next(self) -> _Job | None:
-        """Return the next exchange; None after a while without one."""
-        if self._job is None:
-            self._given = OneShotEvent()
-            await self._given.wait(anyio.current_time() + _MAX_IDLE)
-        job, self._job = self._job, None
-        return job
+        await self._exchange(taken, on_sent)
+        self._in_flight_count -= 1
+        on_sent()

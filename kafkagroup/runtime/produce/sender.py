@@ -12,8 +12,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 
-import anyio
-
 from kafkagroup._backoff import backoff
 from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.clock import loop_clock
@@ -133,6 +131,7 @@ class Sender:
         self._retried_batches = 0
         self._retry_alarms: dict[PartitionQueue, float] = {}
         """Queue -> the time of the alarm for its last retry."""
+        accumulator.clock = self._clock  # it does not look up the loop for each batch
         accumulator.on_open = self._on_open
         accumulator.on_unplaced = self._on_unplaced
         if linger:
@@ -149,7 +148,7 @@ class Sender:
 
     def _on_open(self, queue: PartitionQueue) -> None:
         assert queue.open is not None
-        self._accumulator.topics[queue.tp.topic].used_at = anyio.current_time()
+        self._accumulator.topics[queue.tp.topic].used_at = self._clock()
         self._set_expiry(queue)
         if self._linger:
             due_at = queue.open.created_at + self._linger
@@ -215,7 +214,7 @@ class Sender:
     def _take(self, node_id: int, ready: OrderedDict[PartitionQueue, None]) -> Taken:
         """Take the batches of the next request to a broker from the queues that are ready."""
         taken: list[tuple[PartitionQueue, ProduceBatch]] = []
-        now, size = anyio.current_time(), 0
+        now, size = self._clock(), 0
         for queue in tuple(ready):
             batch = self._next(queue, node_id, now)
             if batch is None:
@@ -299,7 +298,7 @@ class Sender:
                 if sent_at is None:
                     if not batch.has_ended:
                         batch.fail(error)  # first: `put_back` drops a batch that has ended
-                    queue.put_back(batch, anyio.current_time())
+                    queue.put_back(batch, self._clock())
                 else:
                     batch.is_maybe_written = True
                     queue.failed(batch, error)
@@ -329,7 +328,7 @@ class Sender:
             return taken
         remaining = [(queue, batch) for queue, batch in taken if not batch.has_ended]
         for queue, batch in ended:
-            queue.put_back(batch, anyio.current_time())
+            queue.put_back(batch, self._clock())
             self._on_attempt_ended(queue, batch)
         return remaining
 
@@ -360,7 +359,7 @@ class Sender:
 
     def _assume_written(self, node_id: int, taken: Taken) -> None:
         for queue, batch in taken:
-            self._acknowledged(queue, batch, node_id, -1, -1, anyio.current_time())
+            self._acknowledged(queue, batch, node_id, -1, -1, self._clock())
             self._on_attempt_ended(queue, batch)
 
     def _acknowledged(
@@ -381,7 +380,7 @@ class Sender:
 
     def _on_no_response(self, taken: Taken, error: KafkaGroupError, *, was_sent: bool) -> None:
         """There is no response. What was sent may be in the log."""
-        now = anyio.current_time()
+        now = self._clock()
         for queue, batch in taken:
             at = self._retry_at(batch, now)
             if was_sent:
@@ -393,7 +392,7 @@ class Sender:
         self._watch.refresh(error)
 
     def _on_response(self, node_id: int, taken: Taken, response: ProduceResponse) -> None:
-        now = anyio.current_time()
+        now = self._clock()
         parts = by_partition(response)
         named = {queue.tp: parts[queue.tp] for queue, _ in taken if queue.tp in parts}
         leaders = named_leaders(self._cluster.metadata, response.node_endpoints, named)
@@ -526,7 +525,7 @@ class Sender:
 
     def _expire(self, of: PartitionQueue | TopicQueues) -> None:
         self._expiring.discard(of)
-        now = anyio.current_time()
+        now = self._clock()
         if isinstance(of, PartitionQueue):
             for batch in of.expire(now, self._timeout_error(of.tp)):
                 if batch in of.in_flight:  # its memory is still in use
@@ -549,7 +548,7 @@ class Sender:
             self._alarms.set(at, partial(self._expire_transaction, why))
 
     def _expire_transaction(self, why: Callable[[], KafkaGroupError]) -> None:
-        manager, now = self._transactions, anyio.current_time()
+        manager, now = self._transactions, self._clock()
         if now >= self._transaction_alarm_at:
             self._transaction_alarm_at = math.inf
         if manager is None or not (manager.is_open or manager.must_abort):

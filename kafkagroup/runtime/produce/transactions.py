@@ -17,6 +17,7 @@ import anyio
 from kafkagroup._backoff import backoff
 from kafkagroup._values import define, field
 from kafkagroup.concurrency.change_signal import ChangeSignal
+from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -103,6 +104,7 @@ class TransactionManager:
         coordinator aborts it."""
         self._cluster = cluster
         self._tasks = tasks
+        self._clock = loop_clock()
         self._state = Transactions(transactional_id=transactional_id, timeout_ms=timeout_ms)
         self._changed = ChangeSignal()
         self._calls: dict[int, _Call] = {}
@@ -313,7 +315,7 @@ class TransactionManager:
         if self._closed is not None:
             raise self._closed
         self._last_call += 1
-        number, called_at = self._last_call, anyio.current_time()
+        number, called_at = self._last_call, self._clock()
         call = self._calls[number] = _Call()
         abandon = partial(CallAbandoned, call=number)
         try:
@@ -339,7 +341,7 @@ class TransactionManager:
         if self._closed is not None:
             return
         before = self._state
-        self._state, effects = step(before, event(now=anyio.current_time()))
+        self._state, effects = step(before, event(now=self._clock()))
         for effect in effects:
             match effect:
                 case Send():
@@ -383,7 +385,7 @@ class TransactionManager:
         else:
             self._take(partial(Replied, token=send.token, response=response))
             if not self._state.trouble and self._cluster.troubles.open:
-                self._cluster.troubles.succeeded(self._trouble_key, anyio.current_time())
+                self._cluster.troubles.succeeded(self._trouble_key, self._clock())
 
     def _pause(self, send: Send) -> float:
         """Return the seconds before a retry."""
@@ -407,7 +409,7 @@ class TransactionManager:
             cause=self._state.trouble,
             advice="check the coordinator's broker, and __transaction_state with its leaders",
         )
-        self._cluster.troubles.failed(self._trouble_key, anyio.current_time(), problem)
+        self._cluster.troubles.failed(self._trouble_key, self._clock(), problem)
 
     # ------------------------------------------------------------ features
 
@@ -415,7 +417,7 @@ class TransactionManager:
         """Return the finalized `transaction.version`, read again from the coordinator. Of all
         responses that of the highest epoch counts: a broker may lag behind."""
         key = self._state.transactional_id
-        until = min(deadline, anyio.current_time() + _FEATURES_TIMEOUT)
+        until = min(deadline, self._clock() + _FEATURES_TIMEOUT)
         with anyio.CancelScope(deadline=until):
             try:
                 async with self._cluster.coordinator(key, CoordinatorType.TRANSACTION) as broker:
