@@ -366,9 +366,14 @@ class PartitionQueue:
         return min((b.deadline for b in self.batches() if not b.has_ended), default=math.inf)
 
     @property
+    def has_waiting(self) -> bool:
+        """Whether the queue has a batch that no request has."""
+        return bool(self.retried or self.closed or self.open)
+
+    @property
     def is_idle(self) -> bool:
         """Whether the queue has no batch, and none is in flight."""
-        return not (self.in_flight or self.retried or self.closed or self.open)
+        return not (self.in_flight or self.has_waiting)
 
 
 def _sequence_after(batch: ProduceBatch) -> int:

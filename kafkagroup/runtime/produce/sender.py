@@ -226,7 +226,10 @@ class Sender:
             size += added
             queue.taken(batch)
             taken.append((queue, batch))
-            ready.move_to_end(queue)  # each gets its turn
+            if queue.has_waiting:
+                ready.move_to_end(queue)  # each gets its turn
+            else:
+                del ready[queue]
         return taken
 
     def _next(self, queue: PartitionQueue, node_id: int, now: float) -> ProduceBatch | None:
