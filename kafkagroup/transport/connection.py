@@ -179,6 +179,9 @@ class BrokerConnection:
         self._is_writing = False
         """Whether bytes wait to be written, or are being written: later requests are added to
         `_outgoing`."""
+        self._written: OneShotEvent | None = None
+        """While a task waits for that: set when nothing waits to be written, or the connection has
+        failed."""
         self._wake_writer: OneShotEvent | None = None
         """While there is a writer task: set when there is something to write."""
         self._used_at = float("-inf")
@@ -363,7 +366,11 @@ class BrokerConnection:
         highest: int | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> None:
-        """Send a request that has no response: Produce with acks=0. `on_sent` as of `request`."""
+        """Send a request that has no response: Produce with acks=0. Returns when it is written: a
+        connection that is closed before would lose it. `on_sent` as of `request`.
+
+        Raises: as `request`.
+        """
         if self._reauthenticated is not None:
             await self._wait_reauthenticated(self._options.request_timeout)
         self._raise_if_closed()
@@ -376,6 +383,18 @@ class BrokerConnection:
         # Without this checkpoint a caller that sends in a loop would block the event loop, and the
         # writer task. Not anyio.lowlevel.checkpoint: that module would have to be imported.
         await anyio.sleep(0)  # noqa: ASYNC115
+        if self._is_writing:
+            await self._wait_written(type(request).__name__)
+
+    async def _wait_written(self, what: str) -> None:
+        self._raise_if_closed()
+        self._written = self._written or OneShotEvent()
+        timeout = self._options.request_timeout
+        if not await self._written.wait(self._clock() + timeout):
+            error = RequestTimeoutError(f"{self._name}: {what} was not written in {timeout:g} s")
+            self._end(error)
+            raise error
+        self._raise_if_closed()
 
     async def aclose(self) -> None:
         """Close at once. Requests in flight fail with ConnectionLostError."""
@@ -622,6 +641,8 @@ class BrokerConnection:
             in_flight.done.set()
         if self._reauthenticated is not None:
             self._reauthenticated.set()
+        if self._written is not None:
+            self._written.set()
 
     def _end(self, error: KafkaGroupError) -> None:
         """Fail as `_fail` does, and cancel the connection's tasks. `_run`, if it has not started,
@@ -763,6 +784,9 @@ class BrokerConnection:
             is_quick = self._wrote_at - before < _QUICK_WRITE_INTERVAL
             self._quick_write_count = self._quick_write_count + 1 if is_quick else 0
             self._is_writing = bool(self._outgoing)
+            if self._written is not None and not self._is_writing:
+                self._written.set()
+                self._written = None
             if self._quick_write_count > _QUICK_WRITES_TO_KEEP_WRITER:
                 await wake.wait()
         self._wake_writer = None

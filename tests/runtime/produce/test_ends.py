@@ -33,6 +33,7 @@ from kafkagroup.runtime.produce.record_future import RecordFuture
 from kafkagroup.runtime.produce.record_outcomes import RecordOutcomes
 from kafkagroup.testing.embedded import Change, Delay, Swallow, Throttle
 from kafkagroup.transport import origin
+from kafkagroup.transport.channel import Channel
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponse
 from kafkagroup.wire.messages.produce import (
@@ -569,3 +570,22 @@ async def test_without_idempotence(acks: object, codec: str) -> None:
         await anyio.sleep(1)
         assert offsets == ([-1] * 100 if acks == 0 else list(range(100)))
         assert await values(kafka, "t", 1) == [b"%d" % n for n in range(100)]
+
+
+async def test_the_close_waits_for_writes_that_nothing_acknowledges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `acks=0` they were lost, although they counted as written."""
+    send = Channel.send
+
+    async def send_late(self: Channel, data: bytes) -> None:
+        await anyio.sleep(2)
+        await send(self, data)
+
+    async with cluster() as kafka:
+        async with Producer(**SERVERS, acks=0, enable_idempotence=False) as producer:
+            await producer.send("t", b"first")
+            monkeypatch.setattr(Channel, "send", send_late)
+            await producer.send("t", b"second")
+        await anyio.sleep(1)
+        assert await values(kafka, "t") == [b"first", b"second"]
