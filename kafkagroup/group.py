@@ -203,7 +203,7 @@ class GroupMember(Service):
         self._log = MembershipLog("member", options.client_id, options.group_id)
         self._client_options = connection_options(options, self._log.name)
         # `exclusive_generations`: it has an effect only with ZooKeeper.
-        self._config = member_config(options, given[0].type, exclusive_generations=True)
+        self._config = evolve(member_config(options, given[0].type), exclusive_generations=True)
         self._metadata = MemberMetadata(protocols=_metadata_of(given))
         """What the first member joins with."""
         self._member_factory: MemberFactory | None = options.membership

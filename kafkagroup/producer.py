@@ -251,7 +251,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     def _on_fork(self) -> None:
         super()._on_fork()
-        self._accepting_thread = None  # `send_nowait` looks at nothing else
+        self._accepting_thread = None  # `send` and `send_nowait` look at nothing else
 
     async def _open(self, tasks: TaskGroup) -> None:
         options = self._options
@@ -320,8 +320,12 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         BufferFullError if there is no room within `delivery_timeout_ms`; ClosedError.
         """
         # Nearly always the producer accepts records, in this loop, and needs no further checks.
-        loop = asyncio_loop()
-        if self._accepting_thread is None or loop is None or loop is not self._loop:
+        accepting, loop = self._accepting_thread, asyncio_loop()
+        if (
+            accepting is None
+            or loop is not self._loop
+            or (loop is None and accepting != get_ident())
+        ):
             self._check_accepts()
         encoded_key: Any = key
         encoded_value: Any = value

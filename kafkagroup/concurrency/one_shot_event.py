@@ -89,7 +89,7 @@ class OneShotEvent:
 
     def withdraw(self, waiter: asyncio.Future[None] | trio.Event) -> None:
         """Undo `add`. Without effect once the event is set."""
-        if self._waiting is not None:
+        if self._waiting is not None and not self._is_set:
             self._waiting.remove(waiter)
 
 

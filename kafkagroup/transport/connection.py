@@ -738,6 +738,7 @@ class BrokerConnection:
                 self._fail(refusal)
                 return
             if not (self._is_identified or self._protocol.is_authenticating):
+                # Responses are held back until the broker has named its cluster.
                 self._held.append(response)
                 if type(response.message) is MetadataResponse:
                     self._is_identified = True

@@ -2,11 +2,11 @@
 
 Brokers and directories lock the accounts of clients that repeat a wrong password. So if all brokers
 refuse the credentials, the error is raised to the application, and no login is tried until the
-application calls a method that continues. One broker that refuses what others accept is
-at fault itself: its logins are repeated, less and less often. A failure that is not a broker's
-refusal, such as that of the source of credentials, is raised only before the first successful
-login, when the options may be wrong. A source that fails does so for each broker: one login tries
-for all.
+application calls a method that continues, for which the client clears `suspended`. One broker that
+refuses what others accept is at fault itself: its logins are repeated, less and less often. A
+failure that is not a broker's refusal, such as that of the source of credentials, is raised only
+before the first successful login, when the options may be wrong. A source that fails does so for
+each broker: one login tries for all.
 """
 
 from __future__ import annotations

@@ -357,7 +357,7 @@ class Committer:
             commits=commits,
             note=note,
         )
-        member_commit.newest()
+        member_commit.newest()  # sets `offsets`, which `confirm` and `GroupOffsets.commit` read
         while True:
             if driver is not None:
                 member_commit.confirmed_until = await driver.confirm(
@@ -514,7 +514,7 @@ class _MemberCommit(GroupCommit):
         return committer.member.identity is self.identity and committer.member.may_commit
 
     def newest(self) -> Offsets:
-        """Note also that these offsets are being committed."""
+        """Return the newest offsets, and note that they are being committed."""
         offsets = {commit.tp: commit.newest for commit in self.commits}
         if self.note:
             offsets = {

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import anyio
 
+from kafkagroup._values import evolve
 from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import OwnedPartition
@@ -267,9 +268,8 @@ class Engine(FetchControl):
     def join(self) -> RunningMember:
         """Become a member of the group, for the first time or again; return the member."""
         session, subscriber, options = self._session, self.subscriber, self._options
-        config = member_config(
-            options,
-            subscriber.protocol_type,
+        config = evolve(
+            member_config(options, subscriber.protocol_type),
             was_member=session.member.was_member,
             cooperative=subscriber.cooperative,
             rack=options.client_rack,

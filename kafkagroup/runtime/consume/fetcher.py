@@ -155,7 +155,7 @@ class Fetcher:
         self._starting.ensure_running()
 
     def wake_waiting(self) -> None:
-        """Have the waiting tasks check again: fewer bytes are buffered or in flight."""
+        """Have the waiting tasks check again: there may be room, or more to fetch."""
         self._woken.set()
         self._woken = OneShotEvent()
 

@@ -218,8 +218,7 @@ class Driver(MemberLoop[C]):
         group_id = self.member.config.group_id
         # The next membership would not report the end of this one's failures.
         self._cluster.troubles.forget((group_id, "membership"))
-        if doubt:
-            self.unanswered_id = self.member.member_id
+        self.unanswered_id = self.member.member_id if doubt else ""
         leaving = self.member.leaving
         reason = "" if leaving is None else leaving.reason
         self._log.left(reason, keeps_place=not self.member.leaves_group, doubt=doubt)

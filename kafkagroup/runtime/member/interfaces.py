@@ -129,12 +129,6 @@ class RunningMember(Protocol):
         """Whether the member left because the application did not poll in time."""
         ...
 
-    @property
-    def may_be_known(self) -> bool:
-        """Whether the coordinator may count this member, or hold its instance id. Under KIP-848
-        only: there a member that joins again keeps its id."""
-        ...
-
     def rejoin(self, reason: str) -> None:
         """Request a new generation; under KIP-848, the full assignment."""
 

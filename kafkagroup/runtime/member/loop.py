@@ -153,11 +153,6 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         leaving = self.member.leaving
         return leaving is not None and leaving.lost
 
-    @property
-    def may_be_known(self) -> bool:
-        """Whether the coordinator may count this member, although it has ended."""
-        return False
-
     def rejoin(self, reason: str) -> None:
         """Request a new generation; under KIP-848, the full assignment."""
         self._request_assignment(RejoinRequested(now=self._now(), reason=reason))

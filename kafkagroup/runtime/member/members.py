@@ -1,6 +1,6 @@
 """Makes the members of one client, one after another.
 
-What outlives a member is here: the id under which the coordinator may still count it, and which
+What outlives a member is here: the last one, whose id the coordinator may still count, and which
 protocol the coordinator knows.
 """
 
@@ -24,10 +24,9 @@ __all__ = ["Members", "member_config"]
 
 
 def member_config(
-    options: ConsumerOptions | GroupMemberOptions, protocol_type: str, **more: Any
+    options: ConsumerOptions | GroupMemberOptions, protocol_type: str
 ) -> MemberConfig:
-    """Return the configuration of a member. `more`: the fields that are not options of both kinds
-    of clients."""
+    """Return the configuration of a member, by the options of all clients."""
     return MemberConfig(
         group_id=options.group_id or "",
         protocol_type=protocol_type,
@@ -40,7 +39,6 @@ def member_config(
         retry_backoff=options.rebalance_backoff,
         retry_backoff_max=max(options.retry_backoff_max, options.rebalance_backoff),
         max_retries=options.rebalance_max_retries,
-        **more,
     )
 
 
@@ -105,9 +103,9 @@ class Members:
         predecessor = Predecessor(
             client_member_id=self._client_member_id,
             unanswered_id=self.unanswered_id,
-            may_be_known=self._last is not None and self._last.may_be_known,
+            may_be_known=isinstance(self._last, Driver) and self._last.may_be_known,
         )
-        self._last = driver_class(
+        self._last = driver = driver_class(
             self._cluster,
             self._protocol,
             self._protocol.first_state(config, metadata, predecessor),
@@ -116,7 +114,9 @@ class Members:
             self._log,
             self._history,
         )
-        return self._last
+        # Until it has left: a member that fails must not hide the one that could not leave.
+        driver.unanswered_id = predecessor.unanswered_id
+        return driver
 
     def fall_back_to_classic(self) -> None:
         """Make the next members classic ones: the coordinator does not support KIP-848."""

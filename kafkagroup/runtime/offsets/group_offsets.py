@@ -464,7 +464,7 @@ class GroupOffsets:
         A failed look-up must never count as "no offset". `unknown` counts how often in a row the
         coordinator did not know a partition's topic; pass the same mapping with each retry.
         `member` names a member to a coordinator that checks its epoch (KIP-848). `topic_ids` as in
-        `commit`.
+        `GroupCommit`.
 
         Raises: UnsupportedVersionError, for a broker that does not know the request.
         """

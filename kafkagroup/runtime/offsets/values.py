@@ -49,12 +49,12 @@ NO_MEMBER = Identity(-1, "")
 
 @define(kw_only=True)
 class GroupCommit:
-    """A commit until it is acknowledged. Each attempt asks it what to send: here always the same,
-    in a subclass what has changed since the last attempt."""
+    """A commit until it is acknowledged. Each attempt asks it what to send: here always the same
+    offsets; a subclass may return newer ones."""
 
     identity: Identity
     offsets: Offsets
-    """What to send; of a subclass, what the last attempt sent. The partitions never change."""
+    """What to send; of a subclass, what `newest` returned last. The partitions never change."""
     topic_ids: Mapping[str, UUID] = field(factory=dict)
     """The ids of the topics that the offsets were read from, where known; other topics have the ids
     in the current metadata."""

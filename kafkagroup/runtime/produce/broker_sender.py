@@ -57,9 +57,9 @@ class BrokerSender:
     def add(self, queue: PartitionQueue) -> None:
         """Note that a queue may have a batch to send."""
         self._ready[queue] = None
-        self._have_taken()
+        self._start_taking()
 
-    def _have_taken(self) -> None:
+    def _start_taking(self) -> None:
         """Have a task take batches, if none does and another request may be sent. It runs after
         those that are ready to run now: what they send goes into the same request."""
         if self._is_taking or not self._may_take():
@@ -71,12 +71,13 @@ class BrokerSender:
             self._spawn(self._work, "produce requests")
 
     def _may_take(self) -> bool:
+        """Whether there may be a batch to send, and the limit allows another request."""
         return bool(self._ready) and self._in_flight_count < self._max_in_flight
 
     async def _work(self) -> None:
         """Do one exchange after the other. A task for each would cost as much as the request."""
-        is_told = True
-        while is_told:
+        has_work = True
+        while has_work:
             taken = self._take(self._ready) if self._may_take() else ()
             self._is_taking = bool(taken)
             if taken:
@@ -84,7 +85,7 @@ class BrokerSender:
                 if self._may_take() and not self._is_taking:
                     self._is_taking = True
                     continue
-            is_told = await self._wait_idle()
+            has_work = await self._wait_idle()
 
     async def _wait_idle(self) -> bool:
         """Wait until this task shall take batches; return False after a while without work."""
@@ -103,9 +104,11 @@ class BrokerSender:
             if not is_on_connection:
                 is_on_connection = True
                 self._is_taking = False
-                self._have_taken()
+                self._start_taking()
 
         self._in_flight_count += 1
-        await self._exchange(taken, on_sent)
-        self._in_flight_count -= 1
-        on_sent()
+        try:
+            await self._exchange(taken, on_sent)
+        finally:
+            self._in_flight_count -= 1
+            on_sent()

@@ -131,7 +131,7 @@ class Sender:
         self._retried_batches = 0
         self._retry_alarms: dict[PartitionQueue, float] = {}
         """Queue -> the time of the alarm for its last retry."""
-        accumulator.clock = self._clock  # it does not look up the loop for each batch
+        accumulator.clock = self._clock  # which does not look up the loop each time
         accumulator.on_open = self._on_open
         accumulator.on_unplaced = self._on_unplaced
         if linger:

@@ -19,6 +19,7 @@ import attrs
 
 from kafkagroup import assign as assignors
 from kafkagroup.assign import check
+from kafkagroup.concurrency.clock import LeaseClock
 from kafkagroup.consume.commits import of_processed
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
@@ -26,7 +27,6 @@ from kafkagroup.consume.progress import Progress
 from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.member import classic, coordinated
 from kafkagroup.member.classic_state import Phase
-from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import Assign, FindCoordinator, Leaving, Send, SendFailed
 from kafkagroup.runtime.client import service as services
 from kafkagroup.runtime.consume import close_sequence, committer, fetch_sources, refusals
@@ -66,6 +66,7 @@ from .planting import (
     after_step,
     before_step,
     bug,
+    change_lease,
     heartbeats_while_waiting,
     mistake,
     own_only_if,
@@ -424,7 +425,7 @@ def commits_with_its_first_generation(stack: ExitStack) -> None:
 def does_not_check_ownership_after_a_freeze(stack: ExitStack) -> None:
     """A process that was frozen delivers without checking that it still owns anything."""
 
-    _replace(stack, Ownership, "lease_expires_at", property(lambda self: math.inf))
+    change_lease(stack, "classic", lambda ownership, expires_at: math.inf)
 
 
 @_bug("L3")
@@ -1064,9 +1065,8 @@ def uses_the_wall_clock_for_its_lease(stack: ExitStack) -> None:
 
     def make(use_clock: Any) -> Any:
         def faulty(self: Any, clock: Any) -> None:
-            use_clock(self, clock)
-            start, now = time.time(), self._lease_now
-            self._lease_now = lambda: now() + time.time() - start
+            start = time.time()
+            use_clock(self, LeaseClock(lambda: clock.now() + time.time() - start, clock.loop_now))
 
         return faulty
 

@@ -24,6 +24,7 @@ __all__ = [
     "around_step",
     "before_step",
     "bug",
+    "change_lease",
     "heartbeats_while_waiting",
     "left",
     "mistake",
@@ -119,9 +120,33 @@ def after_step(
     around_step(stack, protocol, make)
 
 
+def change_lease(
+    stack: ExitStack, protocol: str, change: Callable[[Ownership, float], float]
+) -> None:
+    """Have all code but the steps of a protocol's members get `change(ownership, expires_at)`
+    instead of the time when a lease expires."""
+    expires_at, is_in_step = Ownership.lease_expires_at, [False]
+
+    def make(step: Any) -> Any:
+        def stepping(*given: Any) -> Any:
+            is_in_step[0] = True
+            try:
+                return step(*given)
+            finally:
+                is_in_step[0] = False
+
+        return stepping
+
+    def changed(self: Any) -> float:
+        expires: float = expires_at.__get__(self)
+        return expires if is_in_step[0] else change(self, expires)
+
+    around_step(stack, protocol, make)
+    replace(stack, Ownership, "lease_expires_at", property(changed))
+
+
 def own_only_if(stack: ExitStack, protocol: str, condition: Callable[[Any], bool]) -> None:
     """Have the lease of a protocol's members count as expired unless `condition(member)` holds."""
-    expires_at = Ownership.lease_expires_at
     # With the ownership itself: another one must not get the same id.
     owning: dict[int, tuple[Ownership, bool]] = {}
 
@@ -129,12 +154,10 @@ def own_only_if(stack: ExitStack, protocol: str, condition: Callable[[Any], bool
         owning[id(member.ownership)] = member.ownership, condition(member)
         return member, effects
 
-    def faulty(self: Any) -> float:
-        expires: float = expires_at.__get__(self)
-        return expires if owning.get(id(self), (self, True))[1] else 0.0
-
     after_step(stack, protocol, note)
-    replace(stack, Ownership, "lease_expires_at", property(faulty))
+    change_lease(
+        stack, protocol, lambda own, at: at if owning.get(id(own), (own, True))[1] else 0.0
+    )
 
 
 def around_step(stack: ExitStack, protocol: str, make: Callable[[Any], Any]) -> None:
