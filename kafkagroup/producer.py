@@ -269,6 +269,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                     1000 * (options.transaction_timeout or Transaction._default_timeout)
                 ),
             )
+            self._transactions.on_failed = self._stop_accepting
             await self._transactions.initialize(anyio.current_time() + options.delivery_timeout)
         self._sender = Sender(
             cluster,
@@ -288,6 +289,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._sender.start()
         if self._transactions is None:
             self._accepting_thread = get_ident()
+
+    def _stop_accepting(self) -> None:
+        self._accepting_thread = None
 
     def _on_cluster_adopted(self, _: ClusterChangedError) -> None:
         """Request an id of the adopted cluster: there the present one may be that of another
@@ -577,9 +581,6 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     def _raise_if_failed(self) -> None:
         """Raises: TransactionAbortedError when the open transaction cannot commit; what has ended
         the producer."""
-        manager = self._transactions
-        if self._accepting_thread == get_ident() and manager is not None and manager.error is None:
-            return  # the fast path: this runs for each record
         manager, _ = self._open_parts()
         if manager.error is not None and manager.must_abort:
             raise TransactionAbortedError(manager.error)
@@ -761,9 +762,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     # ------------------------------------------------------------ ends
 
     def _check_accepts(self) -> None:
-        """Raises: as `_check_open`; IllegalStateError outside of a transaction."""
+        """Raises: as `_check_open`; IllegalStateError outside of a transaction, and as
+        `_raise_if_failed` in one that has failed."""
         self._check_open()
         if self._transactions is not None and self._accepting_thread is None:
+            self._raise_if_failed()
             raise IllegalStateError(
                 "a producer with a transactional_id writes in transactions: `async with"
                 " producer.transaction() as tx: await tx.send(...)`"

@@ -102,6 +102,8 @@ class TransactionManager:
     ) -> None:
         """Requests run in `tasks`. `timeout_ms`: how long a transaction may be open before the
         coordinator aborts it."""
+        self.on_failed: Callable[[], None] = lambda: None
+        """Called when `error` gets a value."""
         self._cluster = cluster
         self._tasks = tasks
         self._clock = loop_clock()
@@ -342,6 +344,8 @@ class TransactionManager:
             return
         before = self._state
         self._state, effects = step(before, event(now=self._clock()))
+        if before.error is None and self._state.error is not None:
+            self.on_failed()
         for effect in effects:
             match effect:
                 case Send():
