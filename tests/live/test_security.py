@@ -37,12 +37,14 @@ from confluent_kafka.admin import (
 import kafkagroup
 from kafkagroup import Consumer, HealthProblem, TopicPartition
 from kafkagroup.admin import Admin
+from kafkagroup.broker import Broker
 from kafkagroup.errors import AuthenticationError, AuthorizationError, KafkaGroupError, TlsError
 from kafkagroup.testing import EmbeddedKafka, Listener, LocalKafka
 from kafkagroup.testing._jars import LocalKafkaUnavailable
 from kafkagroup.testing.embedded import BrokerSettings
 from kafkagroup.transport.sasl.oauthbearer import Token
 from kafkagroup.transport.security import InsecureConnectionWarning, Security
+from kafkagroup.wire.messages.acls import DescribeAclsRequest
 from kafkagroup.wire.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 pytestmark = pytest.mark.anyio
@@ -131,12 +133,33 @@ class RealBrokers:
         literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
         binding = AclBinding(kind, name, literal, f"User:{user}", "*", operation, allow)
         self.admin.create_acls([binding])[binding].result(TIMEOUT)
+        anyio.run(self._wait_enforced, user, kind, name, operation, True)
 
     def withdraw(self, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
         """Withdraw a permission."""
         literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
         rule = AclBindingFilter(kind, name, literal, f"User:{user}", "*", operation, allow)
         self.admin.delete_acls([rule])[rule].result(TIMEOUT)
+        anyio.run(self._wait_enforced, user, kind, name, operation, False)
+
+    async def _wait_enforced(
+        self, user: str, kind: ResourceType, name: str, operation: AclOperation, is_allowed: bool
+    ) -> None:
+        """Wait until each broker has a rule, or has it no more: the controller responds before."""
+        request = DescribeAclsRequest(
+            resource_type_filter=kind.value,
+            resource_name_filter=name,
+            principal_filter=f"User:{user}",
+            host_filter=None,
+            operation=operation.value,
+            permission_type=AclPermissionType.ALLOW.value,
+        )
+        for address in self.kafka.bootstrap_servers.split(","):
+            host, port = address.rsplit(":", 1)
+            async with Broker.open(host, int(port)) as broker:
+                with anyio.fail_after(TIMEOUT):
+                    while bool((await broker.request(request)).resources) is not is_allowed:
+                        await anyio.sleep(0.02)
 
     def stop(self) -> None:
         self.kafka.stop()
