@@ -219,7 +219,8 @@ class Leaving(BaseEvent):
     """Whether to leave at the coordinator, which otherwise waits for the session to time out. None:
     dynamic members do, static members do not (KIP-1092)."""
     lost: bool = False
-    """The application did not poll in time: its partitions are lost, and nothing is committed."""
+    """The partitions are lost, and nothing is committed: the application did not poll in time, or
+    the client has adopted another cluster."""
     deadline: float = math.inf
     """When the member stops trying to leave. The coordinator then removes it at the end of its
     session."""

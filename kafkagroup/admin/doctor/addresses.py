@@ -39,7 +39,8 @@ _EXPIRES_SOON = 30 * 86400.0
 def name_of(address: Address) -> str:
     """Return `host:port`, escaped for display."""
     host, port = address
-    return f"{f'[{host}]' if ':' in host else escaped(host)}:{port}"
+    shown = escaped(host)
+    return f"[{shown}]:{port}" if ":" in host else f"{shown}:{port}"
 
 
 async def examine_address(address: Address, options: ClientOptions) -> list[Finding]:

@@ -56,7 +56,8 @@ _RELEASES = (
     (11, "Kafka 2.3 to 2.6"),
     (0, "Kafka 2.2 or older"),
 )
-"""The highest version of Fetch, which nearly every release has raised -> the releases with it."""
+"""The lowest of the highest versions of Fetch that some releases have, which every few releases
+raise -> those releases."""
 
 
 def lacking(response: ApiVersionsResponse) -> list[str]:

@@ -146,7 +146,7 @@ class RetriedCalls:
         *,
         final: Collection[int] = (),
     ) -> dict[K, T | KafkaGroupError]:
-        """Return each key's result, or the error that `once` would raise, in the order of keys."""
+        """Return each key's result, or the error that `one` would raise, in the order of keys."""
         self._check()
         self.opened()  # raises here, so that it is not the error of each key
         wanted = tuple(dict.fromkeys(keys))
@@ -219,7 +219,7 @@ class CallingService(Service):
         self._servers = parse_servers(options.bootstrap_servers)
         name = client_name(type(self).__name__.lower(), options.client_id)
         connection = connection_options(options, name)
-        # At most half of a call's timeout, so that a call has time for a second attempt.
+        # Half of a call's timeout, so that it has time for a second attempt, but at least a second.
         attempt_timeout = min(connection.request_timeout, max(call_timeout / 2, 1.0))
         connection = evolve(connection, request_timeout=attempt_timeout)
         self._calls = RetriedCalls(connection, call_timeout)

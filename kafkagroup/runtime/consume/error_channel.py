@@ -36,13 +36,13 @@ class _Refusal:
     owned: OwnedPartition
     error: BrokerError
     offset: int
-    """Raised after the records that were fetched before it."""
+    """The fetch offset at that time: the refusal is raised after the records before it."""
     seek_count: int
     """How often the application had sought by then."""
 
     @classmethod
     def of(cls, owned: OwnedPartition, error: BrokerError) -> _Refusal:
-        """Return a refusal at the partition's present position."""
+        """Return a refusal at the partition's present fetch offset."""
         return cls(owned, error, owned.fetch_offset, owned.seek_count)
 
     @property

@@ -126,7 +126,8 @@ class RunningMember(Protocol):
 
     @property
     def is_expelled(self) -> bool:
-        """Whether the member left because the application did not poll in time."""
+        """Whether the member lost its partitions as it left: the application did not poll in time,
+        or the client has adopted another cluster."""
         ...
 
     def rejoin(self, reason: str) -> None:

@@ -149,7 +149,8 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
 
     @property
     def is_expelled(self) -> bool:
-        """Whether the member left because the application did not poll in time."""
+        """Whether the member lost its partitions as it left: the application did not poll in time,
+        or the client has adopted another cluster."""
         leaving = self.member.leaving
         return leaving is not None and leaving.lost
 
