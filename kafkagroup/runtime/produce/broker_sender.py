@@ -82,15 +82,15 @@ class BrokerSender:
             self._is_taking = bool(taken)
             if taken:
                 await self._send(taken)
-                if self._may_take() and not self._is_taking:
-                    self._is_taking = True
-                    continue
             has_work = await self._wait_idle()
 
     async def _wait_idle(self) -> bool:
         """Wait until this task shall take batches; return False after a while without work."""
         given = OneShotEvent()
         self._idle.append(given)
+        # Not at once: tasks that have got their responses at the same time act on those first. What
+        # follows a batch that was refused must not be sent before that is known.
+        self._start_taking()
         if await given.wait(self._clock() + _MAX_IDLE):
             return True
         self._idle.remove(given)
