@@ -284,12 +284,13 @@ def takes_options(cls: Any) -> Callable[[Init], Init]:
         keywords = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
         defaults = dict(zip(reversed(names), reversed(own_defaults), strict=False))
         defaults |= init.__kwdefaults__ or {}
-        others = [name for name in (*names, *keywords) if name not in declared(cls)]
+        parameters = (*names, *keywords)
+        others = [name for name in parameters if name not in declared(cls)]
 
         @hides_values
         @wraps(init)
         def construct(self: Any, *args: Any, **given: Any) -> None:
-            check_keywords(type(self).__name__, (*names, *keywords), args, given)
+            check_keywords(type(self).__name__, parameters, args, given)
             init(self, *args, **given)  # raises TypeError where an argument is missing
             named = dict(zip(names, args, strict=False)) | given
             more = [named[name] if name in named else defaults[name] for name in others]

@@ -161,8 +161,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
     ) -> RecordMetadata:
         """As `Producer.send`, in the transaction. Raises: also TransactionAbortedError when the
         transaction has failed, and IllegalStateError outside of the block."""
-        if not self._is_open:
-            raise _not_open()
+        self._check_is_open()
         return await self._producer.send(
             topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
         )
@@ -178,8 +177,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         timestamp: int | None = None,
     ) -> RecordFuture:
         """As `Producer.send_nowait`, in the transaction. Raises: as `send`."""
-        if not self._is_open:
-            raise _not_open()
+        self._check_is_open()
         return self._producer.send_nowait(
             topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
         )
@@ -193,8 +191,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         headers: Headers = (),
     ) -> list[RecordMetadata]:
         """As `Producer.send_many`, in the transaction. Raises: as `send`."""
-        if not self._is_open:
-            raise _not_open()
+        self._check_is_open()
         return await self._producer.send_many(topic, values, partition=partition, headers=headers)
 
     async def send_offsets(self, consumer: Consumer[Any, Any]) -> None:
@@ -207,17 +204,16 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         `enable_auto_commit`, or without `group_id`; UnsupportedVersionError from brokers before
         2.5, which do not compare the generation; AuthorizationError; RequestTimeoutError.
         """
-        if not self._is_open:
-            raise _not_open()
+        self._check_is_open()
         self._producer._raise_if_failed()
         await self._producer._send_offsets(consumer)
 
+    def _check_is_open(self) -> None:
+        if not self._is_open:
+            raise IllegalStateError("the transaction is not open: use it in its `async with` block")
+
     def __repr__(self) -> str:
         return f"Transaction({self._producer!r})"
-
-
-def _not_open() -> IllegalStateError:
-    return IllegalStateError("the transaction is not open: use it in its `async with` block")
 
 
 def _abort_error(cause: BaseException) -> KafkaGroupError:

@@ -33,10 +33,10 @@ class OneShotEvent:
         """Set the event and wake all tasks that wait for it."""
         self._is_set = True
         for waiter in self._waiting or ():
-            if not isinstance(waiter, asyncio.Future):
+            if isinstance(waiter, asyncio.Future):
+                _wake(waiter)
+            else:
                 waiter.set()
-            elif not waiter.done():  # done already where the waiting task was cancelled
-                waiter.set_result(None)
         self._waiting = None
 
     def is_set(self) -> bool:

@@ -131,10 +131,6 @@ class Batch(KeyValueGeneric[K_co, V_co]):
         return Batch, (self._topic, self._partition, self.records)
 
 
-def _ignore() -> None:
-    """Do nothing: the engine is not there yet."""
-
-
 class Delivery:
     """The owned partitions, and the order in which their records are delivered."""
 
@@ -152,9 +148,9 @@ class Delivery:
         self._lazy = COMPILED and conversion is None
         """Whether batches are decoded during iteration only. That reads the bytes twice, which is
         slower if this file is not compiled."""
-        self.on_room: Callable[[], None] = _ignore
+        self.on_room: Callable[[], None] = lambda: None
         """Called when the buffers shrank: there is room to fetch. The fetcher sets it."""
-        self.on_awaiting_seek: Callable[[], None] = _ignore
+        self.on_awaiting_seek: Callable[[], None] = lambda: None
         """Called when `awaiting_seek` returns one more partition than before. The engine sets
         it."""
         self._round_robin: OrderedDict[OwnedPartition, None] = OrderedDict()

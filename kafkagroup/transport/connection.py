@@ -553,9 +553,7 @@ class BrokerConnection:
         if self._abandoned and min(self._abandoned.values()) <= now:
             self._time_out("a cancelled request")
         self._raise_if_closed()
-        # The renewal of a login does neither wait for the identity nor request it: it takes place
-        # even while the broker throttles.
-        if not (self._is_identified or self._protocol.is_authenticating):
+        if self._awaits_identity():
             self._request_identity(request)
         correlation_id = self._send(request, version)
         in_flight = self._in_flight[correlation_id] = _InFlightRequest(on_response)
@@ -590,6 +588,12 @@ class BrokerConnection:
             return self._protocol.choose_version(MetadataRequest) >= _MIN_IDENTITY_VERSION
         except UnsupportedVersionError:
             return False
+
+    def _awaits_identity(self) -> bool:
+        """Whether responses are held back until the broker has named its cluster. The renewal of a
+        session neither waits for that nor requests it: it takes place even while the broker
+        throttles."""
+        return not (self._is_identified or self._protocol.is_authenticating)
 
     def _request_identity(self, following: Request[Any]) -> None:
         """Request the cluster id before the request `following`, unless that request or an earlier
@@ -737,8 +741,7 @@ class BrokerConnection:
             if refusal is not None:
                 self._fail(refusal)
                 return
-            if not (self._is_identified or self._protocol.is_authenticating):
-                # Responses are held back until the broker has named its cluster.
+            if self._awaits_identity():
                 self._held.append(response)
                 if type(response.message) is MetadataResponse:
                     self._is_identified = True
