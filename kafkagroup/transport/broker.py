@@ -255,7 +255,7 @@ class BrokerClient:
     def _is_doubtful(self, connection: BrokerConnection) -> bool:
         """Whether to check the connection before its next request. Not while the broker throttles:
         a check is a request too."""
-        return connection.is_doubtful and anyio.current_time() >= self._throttle.throttled_until
+        return connection.is_doubtful and not self._throttle.seconds_left
 
     def _is_suspect(self, connection: BrokerConnection) -> bool:
         """Whether the path to the broker may be broken: the response to a cancelled request on this
@@ -530,9 +530,8 @@ class BrokerClient:
         # A loop: another connection's response may extend the throttle meanwhile.
         while True:
             connection = await self._connection(connection_id)
-            throttled_until = self._throttle.throttled_until
-            if throttled_until and anyio.current_time() < throttled_until:
-                await anyio.sleep_until(throttled_until)
+            if self._throttle.seconds_left:
+                await self._throttle.wait()
             elif identified and not connection.is_identified:
                 await self._request_on(connection, connection_id, IDENTITY_REQUEST)
             else:

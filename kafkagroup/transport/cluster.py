@@ -52,7 +52,7 @@ from kafkagroup.transport.names import Names
 from kafkagroup.transport.options import Address, ClientOptions
 from kafkagroup.transport.recovery import Attempts, Recovery
 from kafkagroup.transport.retry import RetryBackoff
-from kafkagroup.transport.throttle import BrokerThrottle
+from kafkagroup.transport.throttle import BrokerThrottle, forget_ended
 from kafkagroup.transport.topics_in_use import TopicsInUse
 from kafkagroup.transport.trouble import Troubles
 from kafkagroup.types import TopicPartition
@@ -277,8 +277,7 @@ class Cluster:
         for address, broker in tuple(self._bootstrap.items()):
             if broker.is_idle:
                 await self._bootstrap.pop(address).aclose()
-        for address in [a for a, until in self._throttled_until.items() if until <= now]:
-            del self._throttled_until[address]
+        forget_ended(self._throttled_until)
 
     def _is_stale(self, broker: BrokerClient, metadata: ClusterMetadata, now: float) -> bool:
         node = metadata.nodes.get(broker.node_id)

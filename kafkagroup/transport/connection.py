@@ -534,7 +534,7 @@ class BrokerConnection:
                 raise error
         left = deadline - self._clock()
         if self._throttle is not None:
-            await anyio.sleep_until(self._throttle.throttled_until)
+            await self._throttle.wait()
         return left
 
     # ------------------------------------------------------------ the stream

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kafkagroup.concurrency.clock import loop_clock
+from kafkagroup.concurrency.clock import lease_clock
 from kafkagroup.transport.options import Address
 
-__all__ = ["BrokerThrottle"]
+__all__ = ["BrokerThrottle", "forget_ended"]
 
 _MAX_THROTTLE = 30.0
 """Seconds. A longer throttle time is a bug or an attack; it is cut to this."""
@@ -16,14 +16,20 @@ class BrokerThrottle:
 
     def __init__(self, address: Address, deadlines: dict[Address, float]) -> None:
         """`deadlines`: the address of each throttled broker -> when requests may be sent again, on
-        the loop's clock. Its owner may remove those that have passed."""
+        the clock of leases: a broker goes on counting while this system is suspended, and so does
+        the session that a heartbeat would be late for."""
         self._address = address
         self._deadlines = deadlines
 
     @property
-    def throttled_until(self) -> float:
-        """When requests may be sent again; 0 if the broker does not throttle."""
-        return self._deadlines.get(self._address, 0.0)
+    def seconds_left(self) -> float:
+        """For how many seconds no request may be sent; 0 if the broker does not throttle."""
+        until = self._deadlines.get(self._address)
+        return 0.0 if until is None else max(0.0, until - lease_clock().now())
+
+    async def wait(self) -> None:
+        """Return once requests may be sent. The throttle may be extended meanwhile."""
+        await lease_clock().sleep_out(lambda: self.seconds_left)
 
     def on_response(self, message: object) -> None:
         """Extend the throttle by what a response asks for."""
@@ -31,6 +37,13 @@ class BrokerThrottle:
         # request.
         throttle = min(getattr(message, "throttle_time_ms", 0) / 1000, _MAX_THROTTLE)
         if throttle > 0:
-            # Not `anyio.current_time`: this may be called outside of any task, where it fails.
-            until = loop_clock()() + throttle
-            self._deadlines[self._address] = max(self.throttled_until, until)
+            until = lease_clock().now() + throttle
+            self._deadlines[self._address] = max(self._deadlines.get(self._address, until), until)
+
+
+def forget_ended(deadlines: dict[Address, float]) -> None:
+    """Remove the throttles that have ended."""
+    if deadlines:
+        now = lease_clock().now()
+        for address in [address for address, until in deadlines.items() if until <= now]:
+            del deadlines[address]

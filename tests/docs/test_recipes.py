@@ -33,6 +33,7 @@ from http_servers import serving
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire import NewRecord, encode_batch
+from kafkagroup.wire.embedded_protocol import decode_assignment
 from kafkagroup.wire.messages.group import JoinGroupRequest
 
 DOCS = ROOT / "docs"
@@ -322,6 +323,14 @@ SERVERS = [
 ]
 
 
+def owned_by_each(kafka: EmbeddedKafka, group: str) -> list[int]:
+    """Return how many partitions each member of a stable group has; nothing of another group."""
+    if kafka.group_state(group) != "Stable":
+        return []
+    members = kafka.describe_group(group).members
+    return [len(decode_assignment(member.member_assignment)) for member in members]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("command", SERVERS)
 def test_each_worker_of_a_web_server_is_a_member(command: str, tmp_path: Path) -> None:
@@ -343,12 +352,7 @@ def test_each_worker_of_a_web_server_is_a_member(command: str, tmp_path: Path) -
             text=True,
         ) as process:
             try:
-                wait_until(
-                    lambda: (
-                        kafka.group_state("billing") == "Stable"
-                        and len(kafka.describe_group("billing").members) == 2
-                    )
-                )
+                wait_until(lambda: owned_by_each(kafka, "billing") == [2, 2])
                 kafka.produce("orders", map(str, range(40)))
                 wait_until(lambda: sum(kafka.committed("billing", "orders").values()) == 40)
             finally:
