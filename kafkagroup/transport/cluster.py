@@ -89,8 +89,8 @@ _MOVED_AFTER = 10.0
 """Seconds without received bytes after which a broker that the metadata has at another address is
 taken not to listen at the earlier one any more. Brokers answer long polls within 5 s."""
 
-_NodeAddress = tuple[int, Address]
-"""Node id, and host and port."""
+_NodeAddress = tuple[int, str, int]
+"""Node id, host and port."""
 
 
 class Cluster:
@@ -303,7 +303,7 @@ class Cluster:
 
     def broker(self, node: Node) -> BrokerClient:
         """Return the client of a node's broker."""
-        key = node.node_id, _address(node)
+        key = node.node_id, node.host, node.port
         if (broker := self._brokers.get(key)) is None:
             broker = self._brokers[key] = self._create_client(*key)
         return broker
@@ -526,7 +526,7 @@ class Cluster:
             yield self.broker(node)
         for address in self.bootstrap_servers:
             if address not in self._bootstrap:
-                self._bootstrap[address] = self._create_client(-1, address)
+                self._bootstrap[address] = self._create_client(-1, *address)
             yield self._bootstrap[address]
 
     def _others(self, broker: BrokerClient, except_for: Collection[Address] = ()) -> list[Node]:
@@ -540,7 +540,7 @@ class Cluster:
         then those with another open connection, which are known to be reachable."""
         nodes = list(self.metadata.nodes.values())
         if len(nodes) > _MAX_CANDIDATES:
-            used = [self.metadata.nodes.get(node_id) for node_id, _ in self._brokers]
+            used = [self.metadata.nodes.get(node_id) for node_id, *_ in self._brokers]
             some = random.sample(nodes, _MAX_CANDIDATES)
             nodes = list(dict.fromkeys(n for n in (*used, *some) if n is not None))
         random.shuffle(nodes)
@@ -550,23 +550,24 @@ class Cluster:
         nodes.sort(key=lambda node: _address(node) == self.coordinators.unknown_to)
         return nodes
 
-    def _create_client(self, node_id: int, address: Address) -> BrokerClient:
+    def _create_client(self, node_id: int, host: str, port: int) -> BrokerClient:
         return BrokerClient(
             node_id,
-            *address,
+            host,
+            port,
             self._tasks,
             self.options,
-            throttle=BrokerThrottle(address, self._throttled_until),
+            throttle=BrokerThrottle((host, port), self._throttled_until),
             troubles=self.troubles,
             identity=self.identity,
             on_misdirected=self._on_misdirected,
             names=self._names,
             logins=self.logins,
-            on_refused=partial(self._on_refused, address),
+            on_refused=partial(self._on_refused, (host, port)),
         )
 
     def _distance(self, node: Node) -> int:
-        broker = self._brokers.get((node.node_id, _address(node)))
+        broker = self._brokers.get((node.node_id, node.host, node.port))
         if broker is None:
             return 2
         return 0 if broker.connected else 1 if broker.is_reached else 2

@@ -44,20 +44,15 @@ class Origin:
             " fork"
         )
 
-    @property
-    def is_in_loop(self) -> bool:
-        """Whether the caller runs in the client's loop, or in its thread while no loop runs there:
-        a coroutine always runs in one."""
-        loop = asyncio_loop()
-        if loop is None:  # on trio, or outside of any loop
-            return threading.current_thread() is self._thread
-        return loop is self._loop
-
     def check(self) -> None:
         """Raises: IllegalStateError if the caller runs in another process, or in another loop."""
         if message := self.fork_message:
             raise IllegalStateError(message)
-        if not self.is_in_loop:
+        if (loop := asyncio_loop()) is None:  # on trio, or outside of any loop
+            is_here = threading.current_thread() is self._thread
+        else:
+            is_here = loop is self._loop
+        if not is_here:
             raise IllegalStateError(self._elsewhere())
 
     def _elsewhere(self) -> str:

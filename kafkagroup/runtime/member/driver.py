@@ -69,10 +69,6 @@ C = TypeVar("C", bound=CoordinatedState)
 
 logger = logging.getLogger(__name__)
 
-_MAX_STEP_INTERVAL = 1 / 3
-"""The driver steps at least this often, in session timeouts. A suspend of the system delays the
-loop's timers: with longer waits the member would notice late that its session has ended."""
-
 _RebalanceRequest = JoinGroupRequest | SyncGroupRequest
 """Requests that the coordinator holds until the other members have sent theirs."""
 
@@ -117,8 +113,7 @@ class Driver(MemberLoop[C]):
         log: MembershipLog,
         history: History,
     ) -> None:
-        max_step_interval = member.config.session_timeout * _MAX_STEP_INTERVAL
-        super().__init__(protocol, member, application, log, loop_delay.record, max_step_interval)
+        super().__init__(protocol, member, application, log, loop_delay.record)
         self._history = history
         self._cluster = cluster
         self._loop_delay = loop_delay

@@ -55,6 +55,10 @@ logger = logging.getLogger(__name__)
 _COMPUTE_ATTEMPTS = 10
 """How often an assignment is computed while the process may open no more files."""
 
+_MAX_STEP_INTERVAL = 1 / 3
+"""A member is stepped at least this often, in session timeouts. A suspend of the system delays the
+loop's timers: with longer waits the member would notice late that its session has ended."""
+
 
 class PollTimer:
     """Detects an application that does not poll in time, and so keeps partitions from others."""
@@ -95,11 +99,9 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         application: Application,
         log: MembershipLog,
         on_delay: Callable[[float, float], object],
-        max_step_interval: float = math.inf,
     ) -> None:
         """`on_delay` is called before each step with its delay and the time, in seconds; the delay
-        is negative if an event has caused the step. `max_step_interval`: seconds after which the
-        member is stepped without an event."""
+        is negative if an event has caused the step."""
         self.member = member
         """The state. Any thread may read it; only `run` replaces it."""
         self.closed = OneShotEvent()
@@ -113,7 +115,6 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         self._application = application
         self._log = log
         self._on_delay = on_delay
-        self._max_step_interval = max_step_interval
         self._has_ended = False
         """Whether the member has ended: later events are dropped."""
         self._rejoins_requested = self._rejoins_stepped = 0
@@ -225,7 +226,7 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         """Start the subclass's own tasks."""
 
     async def _next_event(self) -> BaseEvent:
-        step_by = self._now() + self._max_step_interval
+        step_by = self._now() + self.member.config.session_timeout * _MAX_STEP_INTERVAL
         due = self._lease_clock.in_loop_time(min(self._wake_at, step_by))
         event = await self._events.take(due)
         now = self._loop_now()

@@ -43,6 +43,9 @@ class GroupConfig(Protocol):
     @property
     def group_id(self) -> str: ...
 
+    @property
+    def session_timeout(self) -> float: ...
+
 
 class MemberState(Protocol):
     """What the runtime reads of a member's state, whatever its protocol."""
@@ -85,9 +88,6 @@ class MemberState(Protocol):
 
 class CoordinatedConfig(GroupConfig, Protocol):
     """What the runtime reads of the configuration of a member that has a coordinator."""
-
-    @property
-    def session_timeout(self) -> float: ...
 
     @property
     def heartbeat_interval(self) -> float: ...
