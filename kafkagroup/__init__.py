@@ -66,8 +66,10 @@ _HOMES = {
 __all__ = sorted(name for names in _HOMES.values() for name in names)
 
 if os.environ.get("KAFKAGROUP_PURE"):
+    # Import the Python sources, not compiled modules.
     import_module("kafkagroup._pure").install()
 elif os.path.exists(os.path.join(os.path.dirname(__file__), "_in_place.txt")):
+    # A source tree whose modules are compiled in place: refuse modules that are outdated.
     import_module("kafkagroup._in_place").check()
 
 __getattr__ = late_names(

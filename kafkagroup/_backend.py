@@ -14,7 +14,7 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
     In trio's guest mode a loop of asyncio runs in the same thread, and calls trio's tasks.
     """
-    loop = asyncio._get_running_loop()
+    loop = asyncio._get_running_loop()  # the public function raises without a loop
     if loop is None or (trio := sys.modules.get("trio.lowlevel")) is None:
         return loop
     # Another thread may be importing trio.
@@ -23,9 +23,9 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def callback_context() -> contextvars.Context:
-    """Return the context for callbacks of asyncio's loop, which run outside of tasks. With sniffio
-    installed, anyio finds the loop by the current task: without this, a response could start no
-    task."""
+    """Return the context for callbacks of asyncio's loop, which run outside of tasks. There
+    sniffio, which anyio asks if it is installed, finds no library: without this context, a callback
+    that reads a response could not start a task."""
     context = contextvars.copy_context()
     try:
         from sniffio import current_async_library_cvar

@@ -12,7 +12,7 @@ def backoff(attempt: int, first: float, most: float, jitter: float) -> float:
     `jitter` lies in [0, 1). Without it, members that lost a broker at the same time would reconnect
     at the same time. Source: KIP-580.
     """
-    exponent = min(attempt - 1, 30)
+    exponent = min(attempt - 1, 30)  # `float` raises OverflowError for a power above 1,023
     return min(most, first * float(2**exponent)) * (0.8 + 0.4 * jitter)
 
 

@@ -1,6 +1,7 @@
-"""`Explained`: the base of public classes whose errors name what other clients' names are here.
+"""`Explained`: a base of public classes. If an application uses an attribute or keyword of another
+Kafka client, the error says what to use here.
 
-It does no work in a call that is right: the table is imported with the first wrong name.
+The table of those names, `_foreign_names`, is imported with the first wrong name.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Explained:
 
 
 def _is_public_method(name: str, value: object) -> bool:
-    # attrs makes a class with slots twice: its methods are decorated then.
+    # attrs creates a class with slots a second time, from methods that are decorated already.
     return (
         isinstance(value, FunctionType)
         and not name.startswith("_")
@@ -53,15 +54,16 @@ def _is_public_method(name: str, value: object) -> bool:
 def explains_unknown_keywords(method: Method) -> Method:
     """Decorate a method: its error for an unknown keyword says what to write instead.
 
-    A method that takes no arguments, or any, is returned as it is: `getone()` is called for each
-    record.
+    A method without parameters, or with `**keywords`, is returned unchanged: `getone()`, which has
+    none, is called for each record.
     """
     code = unwrap(method).__code__
-    named = code.co_argcount + code.co_kwonlyargcount
-    names = frozenset(code.co_varnames[1 : named + bool(code.co_flags & CO_VARARGS)])
+    named_count = code.co_argcount + code.co_kwonlyargcount
+    # All parameters but `self`, with that of `*args`, if there is one, which comes last.
+    names = frozenset(code.co_varnames[1 : named_count + bool(code.co_flags & CO_VARARGS)])
     if not names or code.co_flags & CO_VARKEYWORDS:
         return method
-    keywords = names.intersection(code.co_varnames[code.co_posonlyargcount : named])
+    keywords = names.intersection(code.co_varnames[code.co_posonlyargcount : named_count])
     waits = bool(code.co_flags & CO_COROUTINE)
 
     def error(given: dict[str, Any]) -> TypeError:
@@ -71,7 +73,7 @@ def explains_unknown_keywords(method: Method) -> Method:
         return unknown_keywords(method.__qualname__, unknown, names, waits=waits)
 
     if waits:
-        # A coroutine function itself, as mocks and frameworks ask for.
+        # The wrapper is a coroutine function, too: mocks and frameworks check for one.
         @wraps(method)
         async def checked(self: object, *args: Any, **given: Any) -> Any:
             if given and not given.keys() <= keywords:

@@ -53,7 +53,7 @@ class ExtendedSubscriber(Subscriber):
         super().__init__(*args, **options)
         self._extension = extension
         self._work: Compute | None = None
-        """The assignment that is being computed."""
+        """The last request for an assignment; None if this member has not led the group."""
 
     @property
     def protocol_type(self) -> str:
@@ -63,7 +63,7 @@ class ExtendedSubscriber(Subscriber):
         return self._extension.supported_protocols()
 
     def assignors_protocols(self) -> SupportedProtocols:
-        """Return what the assignors support."""
+        """Return the protocols of the consumer's assignors."""
         return super().protocols()
 
     async def assign(self, generation: GenerationInfo) -> None:
@@ -76,7 +76,8 @@ class ExtendedSubscriber(Subscriber):
         await super().assign(generation)
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
-        """Let the extension assign, once the metadata of all members' topics is known."""
+        """Let the extension assign. If the protocol is that of one of the consumer's assignors,
+        wait first until the metadata of all members' topics is known."""
         if not self._extension.performs_assignment:
             return await super().compute(work)
         if work.protocol_name in self._assignors:
@@ -91,9 +92,11 @@ class ExtendedSubscriber(Subscriber):
         return assigned
 
     def assigned_by_assignor(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return what the assignor of that name assigns to these members.
+        """Return what the assignor named `protocol` assigns: member id -> assignment. `members`:
+        member id -> metadata.
 
-        Raises: ConfigurationError if there is none, or if this member has not led a group.
+        Raises: ConfigurationError if there is no such assignor, or if this member has not led a
+        group.
         """
         if protocol not in self._assignors or self._work is None:
             raise ConfigurationError(
@@ -112,7 +115,7 @@ class TunedConsumer(Consumer):
         self._set_up(ConsumerOptions.checked({**options, **private_options}), *topics)
 
 
-TunedConsumer.__name__ = Consumer.__name__  # for messages: applications know no other
+TunedConsumer.__name__ = Consumer.__name__  # for messages: applications know this name only
 
 
 class ExtendedConsumer(Consumer):

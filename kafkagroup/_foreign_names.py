@@ -16,7 +16,7 @@ __all__ = ["unknown_attribute", "unknown_import", "unknown_keywords"]
 _STOP = "await stop(), or use `async with`"
 _CALLBACKS = "give Consumer() on_partitions_assigned, on_partitions_revoked, on_partitions_lost"
 _COMMITS = "await commit(): it returns when the offsets are committed"
-_FREE = "a processed record is committed by itself; await commit(offsets) for others"
+_AUTO_COMMITTED = "a processed record is committed by itself; await commit(offsets) for others"
 _TRANSACTION = "async with producer.transaction() as tx"
 _NOT_HERE = "Kafka's own tools do that; Admin has groups, their offsets, and topics"
 _READ_ONLY = "a record cannot be changed; _replace() returns a changed copy"
@@ -57,7 +57,7 @@ _ATTRIBUTES = {
         "partitions_for_topic": _ADMIN_TOPICS,
         "poll": "await getone() or getmany(), or iterate with `async for`",
         "seek_to_committed": "seek() to what committed() returns",
-        "store_offsets": _FREE,
+        "store_offsets": _AUTO_COMMITTED,
         "subscription": "it is what was passed to Consumer() or subscribe(); see assignment()",
         "topics": "it is Admin.list_topics()",
         "unassign": "it is unsubscribe()",
@@ -105,7 +105,7 @@ _ATTRIBUTES = {
         "wait_for_topics": "await describe_topics()",
     }
     | dict.fromkeys(
-        (
+        (  # unpacked tuples, so that a line has several names
             *("alter_configs", "alter_partition_reassignments"),
             *("alter_replica_log_dirs", "alter_user_scram_credentials", "api_versions"),
             *("create_acls", "delete_acls", "delete_records", "describe_acls", "describe_configs"),
@@ -288,7 +288,7 @@ _NAMES = {
     "TopicPartitionInfo": "kafkagroup.admin.PartitionDescription",
     "UnrecognizedBrokerVersion": "UnsupportedVersionError",
 } | dict.fromkeys(
-    (
+    (  # unpacked tuples, as above
         *("ACL", "ACLFilter", "ACLOperation", "ACLPermissionType", "ACLResourcePatternType"),
         *("AbortTransactionSpec", "AclBinding", "AclBindingFilter", "AclOperation"),
         *("AclPermissionType", "AlterConfigOp", "AlterConfigOpType", "ConfigEntry"),
@@ -301,8 +301,8 @@ _NAMES = {
     ),
     _NOT_HERE,
 )
-"""What another client's module exports, or a module of this package -> the name here, or what to do
-instead."""
+"""A name that another client or a module of this package exports -> the name here, or a sentence
+that says what to do instead."""
 
 _CODES = {
     "GroupCoordinatorNotAvailableError": "COORDINATOR_NOT_AVAILABLE",
@@ -332,7 +332,7 @@ def unknown_keywords(
     method: str, unknown: Iterable[str], names: Collection[str], *, waits: bool
 ) -> TypeError:
     """Return the error for keywords that a method does not have. `method` is its qualified name;
-    `waits`: whether it is a coroutine function."""
+    `names`: the parameters that it has; `waits`: whether it is a coroutine function."""
     given = list(unknown)
     answers = (_keyword(method.rpartition(".")[2], name, names, waits) for name in given)
     return TypeError(
@@ -384,9 +384,10 @@ def _replacement(name: str) -> str | None:
     ours = _NAMES.get(name, name)
     if " " in ours:  # a sentence
         return ours
-    error = f"{name.removesuffix('Exception')}Error"
+    error = f"{name.removesuffix('Exception')}Error"  # the name here of XException and of X
     if found := ours if "." in ours else _path(ours) or _path(error):
         return f"it is {found}"
+    # XYError and XYException -> X_Y, as error codes are written.
     words = re.sub("(?<!^)(?=[A-Z])", "_", re.sub("(Error|Exception)$", "", name)).upper()
     code = _CODES.get(name, words)
     if code in import_module("kafkagroup.errors").ErrorCode.__members__:

@@ -159,8 +159,9 @@ def explains_unknown_options(init: Init, more: Collection[str] = ()) -> Init:
 def check_keywords(
     client: str, names: Collection[str], args: Iterable[object], options: Iterable[str]
 ) -> None:
-    """Check the arguments of a constructor. `names`: the keywords that it takes. Raises: TypeError
-    for another keyword, and for options that are passed as a mapping."""
+    """Check the arguments of a constructor. `client`: the name of its class; `names`: the keywords
+    that it takes. Raises: TypeError for another keyword, and for options that are passed as a
+    mapping."""
     for given in args:
         if isinstance(given, Mapping):
             # The message shows no values: one may be a password.

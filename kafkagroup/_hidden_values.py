@@ -26,7 +26,7 @@ def hides_values(init: Init) -> Init:
         try:
             init(self, *args, **options)
         except Exception as error:
-            args, options = (), {}  # of this frame, which still runs: it cannot be cleared
+            args, options = (), {}  # this frame still runs, so `clear_frames` skips it
             _clear_frames(error, handled)
             raise
 

@@ -19,6 +19,7 @@ def check() -> None:
     """
     here = os.path.dirname(__file__)
     with open(os.path.join(here, "_in_place.txt"), encoding="utf-8") as lines:
+        # Each line: the suffix of the compiled module, the path of its source, the source's CRC-32.
         compiled = [line.split() for line in lines]
     # This Python does not load modules of other versions; their sources may no longer exist.
     compiled = [line for line in compiled if line[0] == EXTENSION_SUFFIXES[0]]

@@ -93,7 +93,8 @@ class Option:
         self.has_type = has_type
         """Whether a value has the right type."""
         self.expected = expected
-        """The accepted values in words, for the error message; of a number, its noun."""
+        """The accepted values in words, for the error message; of a number only "a number" or the
+        like, as the message adds its limits."""
         self.is_valid = is_valid
         """Whether a value of the right type is accepted; None if each is."""
         self.least = least
@@ -234,7 +235,7 @@ def declared(cls: type) -> dict[str, Option]:
 
 
 def _all_declared(cls: type) -> dict[str, Option]:
-    """Return the same with the private ones."""
+    """Return what `declared` returns, with the private options."""
     options: dict[str, Option] = {
         name: attribute.metadata[Option] for name, attribute in fields(cls).items()
     }
@@ -262,6 +263,7 @@ def checked_values(cls: type, given: Given) -> dict[str, Any]:
 def text_types(constructor: Callable[..., object]) -> dict[str, type]:
     """Return parameter -> the type that a text is parsed into, of a constructor without
     declarations, such as `Security`; without the parameters that no text can express."""
+    # By the first word of the annotation; the last two are Literals of strings.
     types = {"bool": bool, "str": str, "Identification": str, "Protocol": str}
     found = {
         name: types.get(parameter.annotation.partition(" ")[0])

@@ -60,4 +60,4 @@ def names_in_all(module: str) -> Callable[[], list[str]]:
 
 
 _FUNCTIONS = ("decode_", "encode_")
-"""How public functions begin that have moved out of `kafkagroup`."""
+"""Prefixes of public functions that have moved from `kafkagroup` to its modules."""

@@ -1,5 +1,5 @@
-"""Signals as an async iterator, on every platform. No other module here names a signal that Windows
-lacks, or opens a receiver of anyio's itself."""
+"""Signals as an async iterator, on every platform. Other modules pass the names of signals, as
+Windows lacks some of them, and open no receiver of anyio's themselves."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def _opened(numbers: tuple[signal.Signals, ...]) -> Iterator[AsyncIterator[signa
             yield signals
     finally:
         for number, handler in before.items():
-            # asyncio would leave Python's own handler, and not that of another library, or none for
-            # a signal that is ignored.
+            # asyncio has installed the default handler: put back that of another library, or have
+            # the signal ignored again.
             is_replaced = signal.getsignal(number) is not handler
             is_foreign = callable(handler) and not _is_of_loop(handler)
             if is_replaced and (is_foreign or handler is signal.SIG_IGN):
@@ -62,16 +62,16 @@ def _opened(numbers: tuple[signal.Signals, ...]) -> Iterator[AsyncIterator[signa
 
 
 def _is_of_loop(handler: Callable[..., object]) -> bool:
-    """Return whether a handler is an event loop's, for another receiver that is still open. It only
-    wakes the loop, which has forgotten that receiver: put back, it would let signals go
-    unnoticed."""
+    """Return whether a handler is an event loop's, for another receiver that is still open. Such a
+    handler only wakes the loop, which no longer has that receiver: if it were put back, signals
+    would go unnoticed."""
     module = getattr(handler, "__module__", None) or ""
     return module.partition(".")[0] in ("asyncio", "uvloop")
 
 
 @contextmanager
 def _handled(numbers: tuple[signal.Signals, ...]) -> Iterator[AsyncIterator[signal.Signals]]:
-    """Receive signals by handlers of Python, which the loop of asyncio on Windows wakes for."""
+    """Receive signals by handlers of the module `signal`: they wake asyncio's loop on Windows."""
     loop = asyncio.get_running_loop()
     sender, receiver = anyio.create_memory_object_stream[signal.Signals](math.inf)
 

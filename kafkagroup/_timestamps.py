@@ -15,7 +15,7 @@ __all__ = ["check_timestamp"]
 
 
 def check_timestamp(value: object) -> None:
-    """Raises: ConfigurationError for a timestamp that must not be written, with the reason."""
+    """Check a timestamp that is to be written. Raises: ConfigurationError, with the reason."""
     # No check of the class: numpy's integers are accepted, too.
     is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
     if not is_whole or not NO_TIMESTAMP <= cast(int, value) <= MAX_INT64:

@@ -2,7 +2,7 @@
 
 Code that awaits a cancelled task lets CancelledError out, which is no Exception. In a task of this
 library it would end that task in silence, and in the application's task it would look as if that
-one had been cancelled.
+task had been cancelled.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def is_own_cancellation(error: BaseException) -> bool:
 
 
 def user_error(error: BaseException, what: str) -> Exception:
-    """Return the error to report for one that `what` let out: the same, or a RuntimeError for a
-    CancelledError, as PEP 479 has it for StopIteration.
+    """Return the error to report for one that the user's code, named `what`, let out: the same, or
+    for a CancelledError a RuntimeError, as PEP 479 has it for StopIteration.
 
     Raises: `error` itself if the current task is cancelled.
     """

@@ -6,4 +6,5 @@ __all__ = ["SOFTWARE_VERSION", "VERSION"]
 VERSION = "0.1.0.dev0"
 
 SOFTWARE_VERSION = VERSION.replace("+", "-")
-"""For ApiVersions: brokers refuse the `+` of a local version, and so each connection (KIP-511)."""
+"""For ApiVersions: with the `+` of a local version, brokers would refuse it, and so each connection
+(KIP-511)."""

@@ -78,7 +78,8 @@ class Broker(Explained, BrokerClient):
             tasks: The task group in which its connections run.
             options: Timeouts, limits, TLS and SASL; `None`: the defaults of `ClientOptions`.
             offsets_channel_timeout: Requests for committed offsets have a connection of their own,
-                the offsets channel, and this many seconds; `None`: they share the main one.
+                the offsets channel, and wait this many seconds for a response; `None`: they share
+                the main connection and its timeout.
         """
         super().__init__(node_id, host, port, tasks, options)
         self._offsets_connection = MAIN if offsets_channel_timeout is None else _OFFSETS
@@ -168,7 +169,8 @@ class Broker(Explained, BrokerClient):
         is not a member.
 
         With `topic_ids`, of all the topics, a broker of 4.1 or later takes topics by id: it refuses
-        the offsets of a topic that was deleted and recreated. The response has names either way."""
+        the offsets of a topic that was deleted and recreated. The response has names either way.
+        """
         return await commit_offsets(
             self,
             group,
@@ -190,10 +192,12 @@ class Broker(Explained, BrokerClient):
         member: tuple[str, int] | None = None,
         topic_ids: Mapping[str, UUID] | None = None,
     ) -> OffsetFetchResponse:
-        """Return a group's committed offsets, on the offsets channel; None: of all partitions.
+        """Request a group's committed offsets, on the offsets channel. `partitions` None: those of
+        all partitions.
 
         With `member`, its id and epoch, a broker of 4.0 or later refuses a member that is not in
-        the group (KIP-848) with that epoch. `topic_ids` as in `commit_consumer_group_offsets`."""
+        the group (KIP-848) with that epoch. `topic_ids` as in `commit_consumer_group_offsets`.
+        """
         return await fetch_offsets(
             self,
             group,

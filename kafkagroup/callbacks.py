@@ -45,15 +45,16 @@ to skip it; an exception that it raises is raised to the application."""
 
 Loads = Mapping[TopicPartition, float]
 PartitionLoads = Callable[[], Loads | Awaitable[Loads]]
-"""Called on the group's leader at each assignment; the load of a missing partition is 1.0."""
+"""A function or coroutine function that returns partition -> load. Called on the group's leader at
+each assignment; the load of a missing partition is 1.0."""
 
 PartitionsCallback = Callable[[list[TopicPartition]], Awaitable[object] | object]
 """A plain function or a coroutine function. It gets a sorted list, which it may change."""
 
 AssignedCallback = PartitionsCallback
-"""As `PartitionsCallback`, but it may return a mapping of partitions to the offsets where they
-start; None leaves a partition where it would start anyway. Any other result is an error, which the
-application's next call raises."""
+"""As `PartitionsCallback`, but the function may return partition -> the offset where to start. A
+partition with None, or without an entry, starts where it would start anyway, as do all if the
+function returns None. Any other result is an error, which the application's next call raises."""
 
 Serialized = bytes | bytearray | memoryview | None
 

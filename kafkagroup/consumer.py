@@ -354,7 +354,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """
         try:
             return await self.getone()
-        except NotStartedError:
+        except NotStartedError:  # a ClosedError that must not end the iteration
             raise
         except ClosedError:
             raise StopAsyncIteration from None
@@ -430,6 +430,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         return found
 
     async def _next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
+        """Poll with `take`, as `Reader.next` does, until a time on the loop's clock."""
         # Do not check for closing here: this call must still count the last record as processed.
         self._raise_if_not_started()
         self._check_origin()
@@ -442,6 +443,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         return await self._reader.next(take, until)
 
     def _rejoin(self) -> None:
+        """Become a member again: the application polls after its member was expelled."""
         if self._engine is not None:
             self._engine.join()
 
@@ -476,6 +478,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._raise_if_stopped()
 
     def _raise_if_stopped(self) -> None:
+        """Raise if the consumer has stopped or failed; otherwise allow logins again."""
         if self._stopped.is_set():
             raise self._session.closing.error()
         self._session.errors.raise_failure()
@@ -491,7 +494,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         A pattern is matched again at each refresh of metadata (`metadata_max_age_ms`). In a group
         this causes a rebalance. Raises: IllegalStateError after `assign`, and after `unsubscribe`
-        in the same rebalance callback.
+        in the same rebalance callback; ConfigurationError without topics and pattern; ClosedError.
         """
         self._check_origin()
         self._refuse_while_leaving("subscribe()")
@@ -536,7 +539,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             raise IllegalStateError("topics are subscribed to; call unsubscribe() first")
         self._raise_if_stopped()
         wanted = set(partitions_of(partitions))
-        checked_topics({tp.topic for tp in wanted})
+        checked_topics({tp.topic for tp in wanted})  # raises for a name that no topic can have
         self._is_assigned_manually = True
         if self._engine is None:
             self._delivery.own(sorted(wanted))
@@ -756,7 +759,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """Return the group's committed offsets, of these partitions or of the assigned ones; None
         for a partition without one.
 
-        Raises: BrokerError, which names the partition that failed.
+        Raises: BrokerError, which names the partition that failed; ConfigurationError without a
+        `group_id`.
         """
         self._raise_if_closed()
         offsets = self._session.committer.group_offsets
@@ -767,7 +771,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             return await offsets.committed(partitions_of(wanted))
 
     def group_metadata(self) -> GroupMetadata:
-        """Return this consumer's identity in its group, for a transactional producer (KIP-447)."""
+        """Return this consumer's identity in its group, for a transactional producer (KIP-447).
+        Raises: ConfigurationError without a `group_id`."""
         session = self._session
         if self._options.group_id is None:
             raise ConfigurationError("a consumer without group_id is not a member of any group")
@@ -997,8 +1002,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     def closed(self) -> bool:
         """Whether the consumer is closed, or closes now and waits for no record of the application.
 
-        False before the start, and while the records of the last call are in flight: then the next
-        call counts them as processed, as `while not consumer.closed` around `getmany` does.
+        False before the start, and while the records of the last call are in flight: a loop `while
+        not consumer.closed` then calls `getmany` once more, which counts them as processed.
         """
         return super().closed and (
             self._stopped.is_set()

@@ -3,7 +3,8 @@
 A transaction has the records of several polls, which count as processed only when it is committed.
 It commits the offsets after them. If it is aborted, the consumer returns to the first record of
 each partition, which is noted here. The committed offsets would not do: they are older while the
-transaction before has not ended at its coordinator.
+transaction before has not ended at its coordinator. The private methods of consumer and producer
+that are called here are not for applications.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
 
     async def __anext__(self) -> ConsumingTransaction[K_co, V_co, K_contra, V_contra]:
         """Return the next transaction, which is not begun yet, with its records. The iteration ends
-        when the consumer is stopped. Raises: ClosedError when the producer is."""
+        when the consumer is stopped. Raises: ClosedError when the producer is stopped; as
+        `Consumer.getmany` and `Consumer.committed`."""
         consumer = self._consumer
         acknowledgement = consumer._delivery.acknowledgement
         transaction = ConsumingTransaction(self._producer, consumer)
@@ -84,7 +86,7 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
             acknowledgement.is_held = False
             with self._producer._until_stopped():
                 await self._collect(transaction)
-        except NotStartedError:
+        except NotStartedError:  # a ClosedError that must not end the iteration
             raise
         except ClosedError:
             if consumer.closed:
@@ -135,6 +137,7 @@ class ConsumingTransaction(
     """
 
     _default_timeout = 10.0
+    """Seconds, without `transaction_timeout_ms`."""
 
     def __init__(
         self, producer: TransactionalProducer[K_contra, V_contra], consumer: Consumer[K_co, V_co]
@@ -169,7 +172,7 @@ class ConsumingTransaction(
             self._records += records
 
     async def __aenter__(self) -> list[Record[K_co, V_co]]:  # type: ignore[override]
-        """Begin, and return the records."""
+        """Begin, and return the records. `Transaction` returns itself: hence `ignore[override]`."""
         self._consumer._unsettled_transaction = None
         acknowledgement = self._consumer._delivery.acknowledgement
         acknowledgement.is_held = True  # a poll in the block must not complete them either
@@ -234,8 +237,8 @@ class ConsumingTransaction(
         self._consumer._unsettled_transaction = None
 
     async def _has_committed(self) -> bool:
-        """Return whether the group has the offsets, once the transaction has ended at its
-        coordinator."""
+        """Wait until the transaction has ended at its coordinator; return whether the group has its
+        offsets."""
         committed = await self._consumer.committed(list(self._ends))
         # All offsets of a transaction are committed, or none. Those of a partition that has moved
         # prove nothing: its next owner may have committed them after the transaction was aborted.

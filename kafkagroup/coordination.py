@@ -9,9 +9,9 @@ begins only when every member has released the old one, has missed a session tim
 the rebalance timeout; a scope is cancelled before either passes.
 
 Not guaranteed: code that shields itself from cancellation or does not await, or a process that was
-frozen, may run for longer. After a suspend of the system any code may, for 0.1 s. Against that,
-pass the fencing token to the system that you write to, and have that system refuse a token lower
-than the highest it has seen.
+frozen, may run for longer; after a suspend of the system, any code for 0.1 s. Against that, pass
+the fencing token to the system that you write to, and have that system refuse a token lower than
+the highest it has seen.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ members, and the broker stores all assignments in one record of up to 1 MB by de
 100 members with a host name each."""
 
 MAX_SHARDS = 65_536
-"""The limit of a group's shards: metadata and assignments with each shard once fit that record."""
+"""The limit of a group's shards: all metadata, or all assignments, in which each shard is once, fit
+into that record."""
 
 
 class MemberOptions(TypedDict, total=False):
@@ -101,14 +102,15 @@ class MemberOptions(TypedDict, total=False):
 #
 # A version of two bytes, then a message of `wire.schema`, whose decoders are bounded and raise only
 # DecodeError. Not JSON, which has no bytes. Newer versions may only append fields.
+# `@message(-1, "0")`: not a request of Kafka, so without an API key; version 0.
 
 _VERSION = 0
 _VERSION_BYTES = 2
 
 _NEVER = -1
-"""In place of a generation: there is none."""
+"""Instead of a generation id: the member had no generation, or did not lead in it."""
 _RESIGNED = -2
-"""In place of the generation in which a member led: it led and resigned."""
+"""Instead of the id of the generation in which the member led: it resigned."""
 
 T = TypeVar("T")
 
@@ -230,6 +232,7 @@ def _balance(shards: int, workers: Mapping[str, _ShardsMetadata]) -> dict[str, l
     for member_id, size in sizes.items():
         del kept[member_id][size:]
     taken = {shard for mine in kept.values() for shard in mine}
+    # A generator: each member below takes the next free shards.
     free = (shard for shard in range(shards) if shard not in taken)
     return {
         member_id: sorted((*kept[member_id], *islice(free, size - len(kept[member_id]))))
@@ -247,7 +250,7 @@ class _CoordinatedMember(Explained, ABC):
     """A member with a value, whose metadata has its result in the last generation."""
 
     _kind: str
-    """What log lines call it."""
+    """What log lines call this client."""
 
     def __init__(self, group_id: str, protocol: GroupProtocol, options: MemberOptions) -> None:
         self._group_id = group_id
@@ -719,6 +722,7 @@ class Shards(_CoordinatedMember):
         self._shards = shards
         self._value = value
         self._current: ShardAssignment | None = None
+        """The last assignment; None before the first."""
         # The name has the number of shards, so that the coordinator refuses another number.
         protocol = GroupProtocol(
             "kafkagroup-shards",
@@ -768,4 +772,5 @@ class Shards(_CoordinatedMember):
 
 
 def _without(some: Mapping[str, bytes], others: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Return the members of `some` that are not in `others`."""
     return MappingProxyType({m: value for m, value in some.items() if m not in others})

@@ -422,7 +422,7 @@ _RETRIABLE = frozenset(
         ErrorCode.SHARE_SESSION_LIMIT_REACHED,
     )
 )
-"""The codes of errors that may pass."""
+"""The codes of errors after which the same request may succeed later."""
 
 _STALE_METADATA = frozenset(
     (
@@ -536,10 +536,6 @@ def broker_error(
     return AuthorizationError(code, message, resource, operation)
 
 
-_MAX_LISTED = 5
-"""The most errors that the message of a ChangesRefusedError names."""
-
-
 def error_name(code: int) -> str:
     """Return the name of an error code; `UNKNOWN_CODE_<n>` for an unknown one."""
     try:
@@ -581,6 +577,10 @@ class CommitFailedError(KafkaGroupError):
         return type(self), (str(self), self.partitions)
 
 
+_MAX_LISTED = 5
+"""The most errors that the message of a ChangesRefusedError names."""
+
+
 @public
 class ChangesRefusedError(KafkaGroupError, ExceptionGroup[KafkaGroupError]):
     """Some of the changes that a call of `Admin` requested were not made; the others were.
@@ -619,6 +619,7 @@ class ChangesRefusedError(KafkaGroupError, ExceptionGroup[KafkaGroupError]):
 
     def derive(self, errors: Sequence[KafkaGroupError], /) -> ChangesRefusedError:  # type: ignore[override]
         """Return the group of some of the errors, as `except*` and `split` need it."""
+        # The base class declares it for errors of any type: hence `ignore[override]`.
         some = {name: error for name, error in self.errors.items() if error in errors}
         return ChangesRefusedError(self.doing, some, self.done)
 
@@ -786,4 +787,5 @@ class DeserializationError(KafkaGroupError):
 
 
 if not TYPE_CHECKING:  # a type checker would accept every name
+    # Explains names that are not here; there are none to import late.
     __getattr__ = late_names(__name__, {})

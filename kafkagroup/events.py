@@ -55,7 +55,7 @@ class RebalanceCause(Enum):
     MEMBER_JOINED = "member joined"
     """This member is the leader, and other members joined."""
     MEMBER_LEFT = "member left"
-    """This member is the leader, and other members left. Their sessions may have timed out: the
+    """This member is the leader, and other members left, or their sessions timed out: the
     coordinator does not report which."""
     UNKNOWN = "unknown"
     """The coordinator requested the rebalance, and gives no reason."""
@@ -116,7 +116,7 @@ class Rebalanced(GroupEvent):
     that was the leader of both generations."""
     left: tuple[str, ...]
     """Ids of the members that only the previous generation had, sorted; known only to a member that
-    was the leader of both."""
+    was the leader of both generations."""
     seconds: float
     """Since `RebalanceStarted`. Partitions that did not move may have been consumed meanwhile."""
     phases: RebalancePhases
@@ -124,7 +124,7 @@ class Rebalanced(GroupEvent):
 
 @frozen(kw_only=True)
 class MembershipLost(GroupEvent):
-    """The member lost its membership, and its partitions with it: it could not commit them."""
+    """The member lost its membership and its partitions, and could not commit their offsets."""
 
     at: float
     generation_id: int

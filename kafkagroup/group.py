@@ -219,7 +219,7 @@ class GroupMember(Service):
             self._on_lease_expired,
             max_stall=options.rebalance_timeout,
             # A heartbeat thread extends the lease while the loop is stalled: after the stall, the
-            # deadlines of scopes would be outdated.
+            # deadlines of scopes would be outdated. With `membership` there is no such thread.
             timed=not is_threaded or options.membership is not None,
             log=self._log,
         )
@@ -227,7 +227,7 @@ class GroupMember(Service):
         self._troubles = Troubles(self._history.feed.publish)
         self._checkup = Checkup(self._loop_delay)
         self._clock = current_time
-        """The loop's clock, once the member runs."""
+        """Returns the time on the loop's clock: after the start, in any thread."""
         self._driver: RunningMember | None = None
         """Runs the present member, or the last one; None before the start."""
         self._cluster: Cluster | None = None
@@ -393,6 +393,8 @@ class GroupMember(Service):
 
         Called after a generation is `over` and before the next one is requested, this takes effect
         in the rebalance that is under way and causes no other.
+
+        Raises: ConfigurationError, also for another type of group than before; NotStartedError.
         """
         given = (protocols,) if isinstance(protocols, GroupProtocol) else tuple(protocols)
         config = self._config
@@ -497,7 +499,7 @@ class GroupMember(Service):
         deadline = anyio.current_time() + self._close_timeout * LEAVE_FRACTION
         queue.close()
         if self._cluster is not None:
-            self._cluster.logins.suspended = None  # what was refused once need not be now
+            self._cluster.logins.suspended = None  # a login that was refused may succeed now
         # Before leaving: other members must not begin while this one's work still runs.
         await queue.wait_vacated()
         driver = self._driver

@@ -4,7 +4,9 @@ The checks, the conversions, the signatures and docstrings of the clients, the l
 documentation and the options of the command line are derived from these declarations.
 
 To add an option: declare it here, and run `python docs/site/made.py`. It writes the signatures, the
-docstrings and the list. A client's `_set_up` gets the checked options.
+docstrings and the list. A client's `_set_up` gets the checked options. The declaration of a number
+begins with the least value, or the option that has it, and the default. Only `compat` sets options
+with `is_private`.
 
 The fields hold checked values, with durations in seconds even if the option's name ends in `_ms`.
 Nothing here does I/O.
@@ -546,7 +548,7 @@ class ConsumerOptions(_MembershipOptions):
     def _check_deserializers(self) -> None:
         for name in ("key_deserializer", "value_deserializer"):
             if getattr(self, name) is str:
-                # It never fails, and no error would tell.
+                # `str` never fails: without this check, no error would show the mistake.
                 raise ConfigurationError(
                     f"{name}=str makes \"b'one'\" of b'one'; bytes.decode makes 'one' of it"
                 )
@@ -709,7 +711,7 @@ class ProducerOptions(CommonOptions):
             )
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigurationError(
-                "transactional_id needs an idempotent producer, and enable_idempotence=False"
+                "transactional_id needs an idempotent producer; leave out enable_idempotence=False"
             )
         if self.transactional_id == "":
             raise ConfigurationError("transactional_id is empty")

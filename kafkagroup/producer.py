@@ -90,7 +90,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     Also `await start()` and `await stop()` on asyncio, and `nursery.start(producer.run)` on trio.
     """
 
-    _hot_methods = frozenset(("send_nowait",))
+    _hot_methods = frozenset(("send_nowait",))  # `Explained` adds nothing to its calls
 
     @takes_options(ProducerOptions)
     def __init__(
@@ -228,7 +228,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
         self._error: Exception | None = None
-        """Why the producer accepts no records: it failed."""
+        """The error with which the producer has failed; None if it has not."""
         self._unread: NotWrittenError | None = None
         """Set by the close: the error for the failures that were not awaited."""
         self._has_serializers = bool(options.key_serializer or options.value_serializer)
@@ -251,7 +251,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     def _on_fork(self) -> None:
         super()._on_fork()
-        self._accepting_thread = None  # `send` and `send_nowait` look at nothing else
+        self._accepting_thread = None  # `send` and `send_nowait` check nothing else
 
     async def _open(self, tasks: TaskGroup) -> None:
         options = self._options
@@ -259,6 +259,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         cluster = Cluster(self._servers, self._client_options, tasks, self._troubles)
         self._cluster = cluster
         await cluster.refresh()
+        # `on_changed` does nothing: the error of a late record names the change as its cause.
         cluster.watch_identity(on_changed=lambda _: None, on_adopted=self._on_cluster_adopted)
         if options.transactional_id is not None:
             self._transactions = TransactionManager(
@@ -536,6 +537,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         return self._transactions, self._sender
 
     async def _begin(self, transaction: Transaction[K_contra, V_contra], timeout: float) -> None:
+        """Begin a transaction, which the coordinator aborts if it is open for `timeout` seconds.
+        Raises: as `Transaction`."""
         manager, sender = self._open_parts()
         if self._open_transaction is not None:
             raise IllegalStateError("a transaction of this producer is open; end it first")
@@ -564,6 +567,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     @property
     def _transaction_deadline(self) -> float:
+        """When the client aborts the open transaction, on the loop's clock."""
         return self._parts()[0].abort_at
 
     def _late_error(self) -> KafkaGroupError:
@@ -588,12 +592,14 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             raise manager.error
 
     async def _send_offsets(self, consumer: Consumer[Any, Any]) -> None:
+        """Commit, with the open transaction, the offsets after what `consumer` has delivered.
+        Raises: as `Transaction.send_offsets`."""
         consumer._check_transactional()
         consumer._session.complete_in_flight()
         await self._send_commits(consumer, consumer._session.committer.prepare_processed())
 
     async def _send_commits(self, consumer: Consumer[Any, Any], commits: Sequence[Commit]) -> None:
-        """Commit offsets of a consumer with the open transaction. Raises: as `send_offsets`."""
+        """Commit offsets of a consumer with the open transaction. Raises: as `_send_offsets`."""
         manager, _ = self._open_parts()
         if not commits:
             return
@@ -612,7 +618,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     async def _run_shielded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` in a task of the producer's own. No cancellation of the caller reaches it, not
         even by asyncio's `Task.cancel`, from which no scope shields. Such a cancellation is raised
-        afterwards, from what `work` raises.
+        afterwards, with the error of `work` as its cause.
 
         Raises: what `work` raises; ClosedError if the producer ends before it.
         """
@@ -774,8 +780,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     def _check_still_accepts(self, transaction: Transaction[K_contra, V_contra] | None) -> None:
         """Check again after a wait. `transaction`: the one that was open before it. Raises: as
-        `_check_accepts`; IllegalStateError if that has ended, TransactionAbortedError if it has
-        failed."""
+        `_check_accepts`; IllegalStateError if that transaction has ended; TransactionAbortedError
+        if it has failed."""
         self._check_accepts()
         if self._open_transaction is not transaction:
             raise IllegalStateError("the transaction of this record has ended; await its `send`")

@@ -107,7 +107,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
     with this `transactional_id`; AuthorizationError; BrokerError.
     """
 
-    _hot_methods = frozenset(("send_nowait",))
+    _hot_methods = frozenset(("send_nowait",))  # `Explained` adds nothing to its calls
     _default_timeout = 60.0
     """Seconds, without `transaction_timeout_ms`."""
 

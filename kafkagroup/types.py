@@ -80,11 +80,12 @@ class OffsetAndTimestamp:
     timestamp: int
     """Its timestamp in milliseconds; -1 when only an offset was requested."""
     leader_epoch: int = -1
+    """Its leader epoch; -1 when unknown."""
 
 
 @public
 class RecordMetadata(NamedTuple):
-    """Where a record is that was written."""
+    """Where a record was written."""
 
     topic: str
     partition: int
@@ -106,6 +107,7 @@ class GroupMetadata:
     member_id: str
     """"" without membership."""
     group_instance_id: str | None
+    """None for a dynamic member."""
 
 
 if TYPE_CHECKING:

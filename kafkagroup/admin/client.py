@@ -123,12 +123,12 @@ class Admin(CallingService):
     def _set_up(self, options: AdminOptions) -> None:
         super().__init__(options, options.default_api_timeout)
 
-    # ------------------------------------------------------------ groups
-
     @property
     def cluster_id(self) -> str | None:
         """The id of the cluster; None from brokers that report none. Raises: NotStartedError."""
         return self._calls.opened().identity.cluster_id
+
+    # ------------------------------------------------------------ groups
 
     async def list_groups(
         self, *, states: Iterable[GroupState] = (), types: Iterable[GroupType] = ()
@@ -353,7 +353,8 @@ class Admin(CallingService):
     async def plan_offsets(
         self, group_id: str, to: ByPartition[int | OffsetAndMetadata]
     ) -> OffsetPlan:
-        """Return a plan to commit these offsets, such as those of `offsets_from_json`."""
+        """Return a plan to commit these offsets, such as those of `offsets_from_json`. Changes
+        nothing. Raises: ConfigurationError; BrokerError; TransportError."""
         committed = await self._committed(group_id)
         return reset.plan_to_commit(self._calls, group_id, committed, offsets_of(to))
 
@@ -453,13 +454,14 @@ class Admin(CallingService):
         marker there, as `kafka-transactions.sh abort` does. Consumers with `read_committed` then
         get what comes after it.
 
-        A transaction that its coordinator ends is refused without `force`: a marker in one
-        partition would abort a part of what the coordinator may commit. To end such a one earlier,
-        start a producer with its transactional id, or stop the one that has it.
+        A transaction that its coordinator will end is refused without `force`: a marker in one
+        partition would abort a part of what the coordinator may commit. To end such a transaction
+        earlier, start a producer with its transactional id, or stop the producer that has it.
 
         Raises: IllegalStateError when no transaction begins there, or it does not hang; BrokerError
-        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED when the producer has gone on
-        meanwhile; AuthorizationError without ALTER on the cluster; what `open_transactions` raises.
+        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED when the producer or its coordinator
+        has a later epoch by now; AuthorizationError without ALTER on the cluster; what
+        `open_transactions` raises.
         """
         tp = partition_of(partition)
         offset_of(tp, start_offset)

@@ -135,6 +135,7 @@ async def _describe_classic(broker: BrokerClient, node: Node, group_id: str) -> 
 def _classic_member(group: DescribedGroup, member: DescribedGroupMember) -> MemberDescription:
     metadata, assignment = bytes(member.member_metadata), bytes(member.member_assignment)
     subscription = partitions = None
+    # In other states the coordinator does not send the members' metadata.
     if group.protocol_type == CONSUMER and group.group_state == GroupState.STABLE:
         try:
             subscription = decode_subscription(metadata)

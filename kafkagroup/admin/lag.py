@@ -73,7 +73,7 @@ async def measure(
         }
         stamps = await _timestamps(calls, sorted(waiting))
     now = time.time()
-    ages = {
+    ages_or_reasons = {
         key: str(stamp) if isinstance(stamp, KafkaGroupError) else age(stamp, now)
         for key, stamp in stamps.items()
     }
@@ -86,7 +86,7 @@ async def measure(
             reason = "the log ends before the committed offset"
             return PartitionLag(committed=committed, start=start, end=end, reason=reason)
         first = max(committed, start)
-        age_or_reason = ages.get((tp, first), 0.0)
+        age_or_reason = ages_or_reasons.get((tp, first), 0.0)
         return PartitionLag(
             committed=committed,
             start=start,

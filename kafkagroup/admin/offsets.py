@@ -41,8 +41,8 @@ async def committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, Off
     """Return a group's committed offsets by partition. Raises: BrokerError."""
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     async with cluster.coordinator(group_id) as broker:
-        # KIP-447: without require_stable, an offset with a pending transactional commit is
-        # returned.
+        # KIP-447: with require_stable, a partition with a pending transactional commit has a
+        # retriable error, and not its previous offset.
         response = await fetch_offsets(broker, group_id, require_stable=True)
         for group in response.groups:
             what = f"reading the offsets of group {group_id!r}"
@@ -131,7 +131,7 @@ async def delete(
     async with cluster.coordinator(group_id) as broker:
         response = await attempts.send(broker, request)
         if attempts.is_lost and response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            return dict.fromkeys(wanted)  # with its last offset the group was deleted
+            return dict.fromkeys(wanted)  # the group was deleted with its last offset
         what = f"deleting offsets of group {group_id!r}"
         if response.error_code == ErrorCode.NON_EMPTY_GROUP:
             what += ": it has members, and is no group of consumers; stop its members first"

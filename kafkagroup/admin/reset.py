@@ -58,7 +58,8 @@ class OffsetPlan:
     changes: Mapping[TopicPartition, OffsetChange]
     """By partition, sorted; unchanged partitions included."""
     cluster_id: str | None = None
-    """The cluster that it was made in, to which `apply` holds; None without ids."""
+    """The cluster in which the plan was made: `apply` refuses any other. None if the brokers report
+    no cluster id."""
 
 
 async def plan(
@@ -206,6 +207,7 @@ def offsets_from_json(
         tp = TopicPartition(_field(row, "topic", str, where), _field(row, "partition", int, where))
         if tp in offsets:
             raise ConfigurationError(f"{where}: {tp} appears twice")
+        # A row may lack the metadata and the leader epoch.
         offset = OffsetAndMetadata(
             _field(row, "offset", int, where),
             _field({"metadata": "", **row}, "metadata", str, where),

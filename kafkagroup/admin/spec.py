@@ -84,8 +84,8 @@ async def topics_metadata(cluster: Cluster, topics: Sequence[str]) -> ClusterMet
     response = await cluster.describe_topics(request)
     metadata, _ = merge(ClusterMetadata(), response, requested=frozenset(topics))
     for name, topic in metadata.topics.items():
-        absent = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic.error_code and not topic.partitions and not absent:
+        is_absent = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic.error_code and not topic.partitions and not is_absent:
             raise broker_error(
                 topic.error_code, f"metadata of topic {name!r}", operation="DESCRIBE", topic=name
             )

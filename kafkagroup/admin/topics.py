@@ -47,7 +47,7 @@ _NO_CONTROLLER = "the cluster has no controller at the moment"
 _UNKNOWN = MetadataResponseTopic(
     name=None, error_code=ErrorCode.UNKNOWN_SERVER_ERROR, partitions=()
 )
-"""Instead of a topic that a response does not have."""
+"""Stands for a topic that a response does not have."""
 
 _DEFAULT = -1
 """KIP-464: use the default of the cluster's configuration."""
@@ -100,7 +100,8 @@ class Attempts(ChangeAttempts):
         """Return the controller, and the topic as it is before this attempt. The controller is not
         cached: after NOT_CONTROLLER another broker is the controller.
 
-        Raises: BrokerError while there is none."""
+        Raises: BrokerError while there is no controller.
+        """
         request = _metadata_request([name])
         # After a lost response more than one broker is asked: one may lag behind.
         ask = cluster.describe_topics if self.is_lost else cluster.request_any
@@ -127,7 +128,8 @@ class Attempts(ChangeAttempts):
             if result.name == topic:
                 if self.is_lost and result.error_code in done:
                     return
-                # The change is made, but not every broker knows it yet.
+                # The controller made the change, but not every broker knows it yet. The next
+                # attempt looks it up, as after a lost response.
                 self.is_lost |= result.error_code == ErrorCode.REQUEST_TIMED_OUT
                 what = f"{doing} {topic!r}"
                 _raise_if_error(result.error_code, result.error_message, what, operation, topic)
@@ -174,6 +176,7 @@ async def delete(cluster: Cluster, name: str, attempts: Attempts) -> None:
     controller, found = await attempts.begin(cluster, name)
     before = attempts.before
     existed = before is not None and not before.error_code
+    # `before` is not None if it existed, but type checkers do not see that.
     if attempts.is_lost and before is not None and existed and found.topic_id != before.topic_id:
         return  # it is absent, or was recreated: another client's topic must stay
     request = DeleteTopicsRequest(topic_names=(name,), timeout_ms=_timeout_ms(cluster))

@@ -37,6 +37,7 @@ class TransactionState(StrEnum):
     COMPLETE_ABORT = "CompleteAbort"
     """The last transaction was aborted, and no other has begun."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    """The coordinator is about to raise the epoch, which fences older producers."""
     DEAD = "Dead"
     """The transactional id has expired."""
     UNKNOWN = "Unknown"

@@ -151,7 +151,8 @@ async def describe_producers(
     known = {name: one for name, one in read.items() if isinstance(one, ClusterMetadata)}
 
     async def describe_one(cluster: Cluster, tp: TopicPartition) -> tuple[ProducerDescription, ...]:
-        # A second attempt reads the metadata again: the leader may have moved.
+        # Kept for other partitions only if the request succeeds: after a failure the leader may
+        # have moved, and the next attempt reads the metadata again.
         metadata = known.pop(tp.topic, None) or await topics_metadata(cluster, [tp.topic])
         producers = await _producers(cluster, tp, metadata)
         known[tp.topic] = metadata
@@ -268,7 +269,8 @@ async def abort(cluster: Cluster, opened: OpenTransaction, attempts: ChangeAttem
     tp, producer = opened.partition, opened.producer
     metadata = await topics_metadata(cluster, [tp.topic])
     if attempts.is_lost:
-        # Once the marker is written, the producer may have begun another transaction.
+        # If the lost attempt has written the marker, the transaction is not open any more, and the
+        # producer may have begun another one.
         producers = await _producers(cluster, tp, metadata)
         if not any(
             (one.producer_id, one.transaction_start_offset)
@@ -315,7 +317,7 @@ def _raise_if_error(code: int, what: str, operation: str, tp: TopicPartition) ->
 
 
 def _moment(timestamp_ms: int) -> datetime | None:
-    """Return a time; None for -1, and for a time that no clock shows."""
+    """Return a time; None for -1, and for a time that `datetime` cannot represent."""
     try:
         return None if timestamp_ms < 0 else datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):

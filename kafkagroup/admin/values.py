@@ -134,7 +134,8 @@ class GroupDescription:
     type: GroupType = GroupType.CLASSIC
     state: GroupState
     protocol_type: str
-    """The kind of group: "consumer", "connect", or the application's own; "" when unset."""
+    """The kind of group: "consumer", "connect", "share", or the application's own; "" when
+    unset."""
     protocol_name: str
     """The strategy that the coordinator picked, such as an assignor's name; "" for a classic group
     that is not stable."""
@@ -162,7 +163,7 @@ class NewTopic:
     """Settings by Kafka's names, such as `{"cleanup.policy": "compact"}`."""
 
 
-# The generated one says what it does not have, and not what to write instead.
+# The error of the generated constructor for an unknown keyword does not say what to write instead.
 NewTopic.__init__ = explains_unknown_options(NewTopic.__init__)  # type: ignore[method-assign]
 
 

@@ -1,17 +1,18 @@
 """How many partitions each member gets: as even as possible, with the fewest moves for that.
 
 This module computes counts only; `target` chooses the partitions. Topics with the same subscribers
-form one pool, because their partitions are interchangeable here. So the network is small: its nodes
-are pools and members, and if all members subscribe to the same topics, there is one pool.
+form one pool, because their partitions are interchangeable here. If all members subscribe to the
+same topics, there is one pool.
 
-It is a flow of minimum cost: the cost is the sum of the squares of the members' counts, and then
-the number of moves. A unit from a pool to a member saves a move if the member has lost one of its
-own partitions there; a unit from a member to a pool costs a move if it is the member's own. Both
-parts are M-convex in the counts, so an assignment is optimal once no chain of members, each passing
-one partition to the next, improves it (Murota, Discrete Convex Analysis, 2003); and a flow stays
-cheapest for its counts as long as it changes along shortest chains. Each phase labels the nodes
-with their distance to the members that lack partitions, and pushes along all shortest chains at
-once, as in Dinic's algorithm.
+The counts are a flow of minimum cost in a network whose nodes are the pools and the members; a unit
+of the flow is a partition. The cost is the sum of the squares of the members' counts, and then the
+number of moves. A unit from a pool to a member saves a move if the member has lost one of its own
+partitions there; a unit from a member to a pool costs a move if it is the member's own. Both parts
+of the cost are M-convex in the counts, so an assignment is optimal once no chain of members, each
+passing one partition to the next, improves it (Murota, Discrete Convex Analysis, 2003); and a flow
+stays cheapest for its counts as long as it changes along shortest chains. Each phase labels the
+nodes with their distance to the members that lack partitions, and pushes along all shortest chains,
+as in Dinic's algorithm.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from kafkagroup._values import define, field
 __all__ = ["Pool", "even_out"]
 
 _MOVE = 1 << 40
-"""The length of a move. A chain's length has its moves, and below them its steps: without the
-steps, shortest chains could have cycles."""
+"""What a move adds to the length of a chain; each step adds 1. So chains compare by moves, then by
+steps: without the steps, shortest chains could have cycles."""
 
 _FAR = 1 << 60
-"""Label of a node that no chain has reached."""
+"""Label of a node that no chain has reached, and the length of an arc that nothing can pass."""
 
 _BARRED = -_FAR
 """Label of a member outside of the group: no chain is shorter, so none reaches it."""
@@ -116,7 +117,8 @@ class _Network:
 
     def _even_out(self, group: list[int]) -> list[list[int]]:
         """Even out a group of members around its mean, as far as chains reach; return the groups
-        that are left: members below it that no richer one can give to, and the reverse."""
+        that are left: the members below it to which no other can give, and those above it that can
+        give to no other."""
         if not group:
             return []
         count = self._count
@@ -203,6 +205,7 @@ class _Network:
             for i in range(0, len(chain) - 1, 2)
         ]
         units = min(most, level - self._count[target])
+        # As in `_length`: a member gives first what it gained, and gets back first what it lost.
         for giver, pool, taker in hops:
             units = min(units, pool.gained.get(giver) or pool.kept[giver])
             units = min(units, pool.lost.get(taker, units))

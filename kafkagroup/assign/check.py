@@ -166,12 +166,14 @@ class _Checker:
             for number in range(spec.partitions[topic])
             if (topic, number) not in self._new_owners
         ]
+        # The partitions that count as INCOMPLETE.
         self._missing = [tp for tp in missing if not (cooperative and self._must_wait(tp))]
         self.is_complete = not missing and all(
             len(new_owners) == 1 for new_owners in self._new_owners.values()
         )
         """Whether every partition is assigned to one member that may have it."""
         self._held: dict[str, list[TopicPartition]] = {member: [] for member in spec.order()}
+        """Member -> the partitions that it gets, sorted; used only if `is_complete`."""
         for tp, new_owners in sorted(self._new_owners.items()):
             self._held[new_owners[0]].append(tp)
 
@@ -213,10 +215,11 @@ class _Checker:
         """Return whether a claim keeps the partition from a subscriber: from all but its owner."""
         if tp not in self._newest_claims:
             return False
-        return self._subscribers[tp.topic] > (self._owner(tp) is not None)
+        owner_count = 0 if self._owner(tp) is None else 1
+        return self._subscribers[tp.topic] > owner_count
 
     def _owner(self, tp: TopicPartition) -> str | None:
-        """Return the owner of a partition, if it may keep it."""
+        """Return the owner of a partition, as the module defines it; None without one."""
         claimants = self._newest_claims.get(tp, ())
         if len(claimants) != 1 or tp.topic not in self._spec.members[claimants[0]].topics:
             return None

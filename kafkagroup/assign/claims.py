@@ -1,10 +1,10 @@
 """Which member owns each partition, by what the members report.
 
-A claim is a partition that a member reports as owned. It counts if the topic exists, some member
-subscribes to it, and it has that partition. Of the claims to one partition, those of the highest
-generation are the newest. A newest claim is valid if it is the only one. The claim of a member that
-no longer subscribes to the topic is valid like any other: the member cannot keep the partition, but
-may be processing its records until it has revoked it.
+A claim is a partition that a member reports as owned. It counts if the partition exists, and some
+member subscribes to its topic. Of the claims to one partition, those of the highest generation are
+the newest. A newest claim is valid if it is the only one. The claim of a member that no longer
+subscribes to the topic is valid like any other: the member cannot keep the partition, but may be
+processing its records until it has revoked it.
 
 Members and partitions are numbers here: members in `GroupSpec.order`, partitions in the order of
 `TopicPartition`, both from 0.
@@ -133,11 +133,11 @@ def _numbers_of(
 
 
 def _resolve_claims(
-    claimed: Sequence[Sequence[int]], generations: list[int], partitions: int
+    claimed: Sequence[Sequence[int]], generations: list[int], partition_count: int
 ) -> tuple[list[int], dict[int, int], bool]:
     """Return each partition's owner; the former owner of those that several members claim in
     different generations; and whether no partition is claimed twice."""
-    owner = [UNCLAIMED] * partitions
+    owner = [UNCLAIMED] * partition_count
     equal: dict[int, int] = {}  # partition -> the generation of its equal claims
     former: dict[int, int] = {}
     agreed = True

@@ -1,4 +1,4 @@
-"""Deal partitions to members. How many each member gets is decided already (see `balance`)."""
+"""Deal partitions to members. `balance` has computed how many partitions each member gets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ __all__ = ["deal", "deal_near"]
 def deal(
     partitions: Sequence[TopicPartition], due: Mapping[int, int]
 ) -> dict[int, list[TopicPartition]]:
-    """Deal in rounds, one partition to each member, so that adjacent partitions go to different
-    members. The partitions of each member are in ascending order.
+    """Deal the partitions in the given order, so that adjacent ones go to different members. In
+    each round every member that must get more gets one, in the order of the members' numbers.
 
     `due`: member -> how many partitions it gets, at least one. The sum is the number of partitions.
     O(partitions), by slicing lists.
     """
     dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
     waiting = sorted(due)
-    start = done = 0
+    start = done = 0  # how many partitions, and how many rounds, are dealt
     while waiting:
+        # Until this round the same members get a partition, so one slice has a member's part.
         until = min(due[member] for member in waiting)
         width = len(waiting)
         end = start + (until - done) * width
@@ -39,19 +40,22 @@ def deal_near(
     rack: Mapping[int, str],
     replicas: Mapping[TopicPartition, frozenset[str]],
 ) -> dict[int, list[TopicPartition]]:
-    """Deal as `deal`, but first deal partitions to members in a rack that has a replica of them.
+    """Deal partitions to members in a rack that has a replica of them, then the others as `deal`.
 
-    Partitions with the fewest such racks come first, and each goes to the rack whose members must
-    get the most. This is greedy, so not always optimal. `rack`: member -> its rack, where known;
-    `replicas`: partition -> the racks of its replicas, empty if unknown.
+    Partitions with the fewest such racks come first. Each goes to the rack whose members must still
+    get the most, and there to the next member in turn. This is greedy, so not always optimal. The
+    partitions of each member are sorted. `rack`: member -> its rack, where known; `replicas`:
+    partition -> the racks of its replicas, empty if unknown.
     O(partitions log partitions). Source: KIP-881.
     """
-    left = dict(due)
+    left = dict(due)  # member -> how many partitions it must still get
     rows: dict[str, deque[int]] = {}  # rack -> its members that must get more, in turn
     for member in sorted(due):
         if member in rack:
             rows.setdefault(rack[member], deque()).append(member)
+    # Rack -> how many partitions its members must still get.
     wanted = {name: sum(left[m] for m in row) for name, row in rows.items()}
+    # Racks of a partition's replicas -> those of them that have members, sorted.
     near = {racks: sorted(racks & rows.keys()) for racks in set(replicas.values())}
     dealt: dict[int, list[TopicPartition]] = {member: [] for member in due}
     others: list[TopicPartition] = []

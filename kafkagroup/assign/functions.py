@@ -1,8 +1,8 @@
-"""Adapters that make assignors of functions with other signatures, and the one of kiel, another
-client for Kafka (see `compat/kiel.py`).
+"""Adapters that make assignors of functions with other signatures, and `naive_allocator`, which is
+the function of kiel, another client for Kafka (see `compat/kiel.py`).
 
-The result of such a function is checked by the rules for any assignment: a mistake raises an error
-at once, and does not show only as partitions that two members consume, or none.
+The result of such a function is checked by the rules for any assignment, so a mistake raises an
+error at once. Otherwise it would show only as partitions that two members consume, or none.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _SHOWN = 40
 
 def parse(text: str | bytes, what: str, most: int) -> object:
     """Parse a document. Errors call it `what`; `most` is its greatest length, in characters or
-    bytes. A name twice in one object, and numbers that are not finite, are errors.
+    bytes. A name twice in one object, NaN and Infinity are errors.
     """
     if len(text) > most:
         unit = "characters" if isinstance(text, str) else "bytes"
@@ -147,6 +147,7 @@ def partition_key(name: str, path: str) -> int:
     errors."""
     if not (name.isascii() and name.isdecimal()) or (len(name) > 1 and name[0] == "0"):
         refuse(path, "that key", "a partition's number")
+    # Longer names are out of range; `int` raises ValueError for thousands of digits.
     return integer(int(name) if len(name) <= 10 else _INT32 + 1, path)
 
 

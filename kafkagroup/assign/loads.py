@@ -23,8 +23,8 @@ from kafkagroup.types import TopicPartition
 __all__ = ["MAX_BYTES", "MeasuredLoads", "decode_loads", "encode_loads", "recent_loads"]
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Longest document, in bytes: twice that of a million partitions, which are ten times the largest
-groups planned for."""
+"""Longest document, in bytes: twice the length for a million partitions, ten times as many as the
+largest group that is supported has."""
 
 _VERSION = 1
 

@@ -1,9 +1,10 @@
 """Range: each member gets a run of adjacent partitions of each topic, so that topics with the same
 number of partitions line up (co-partitioning).
 
-Members that know their rack first get partitions with a replica there, as far as the lengths of the
-runs allow; the runs then have gaps, and topics still line up. Sources: KIP-881, and the behaviour
-of Java's assignor of the same name: in a group with members of both, either may be the leader.
+First, members that know their rack get partitions with a replica there, as far as the lengths of
+the runs allow; the runs then have gaps, and topics still line up. Sources: KIP-881, and the
+behaviour of Java's assignor of the same name: in a group with members of both, either may be the
+leader.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def range_assignor(spec: GroupSpec) -> Assignment:
 
     The counts of one topic differ by at most one; over many topics the first members get more.
     Topics with the same subscribers and number of partitions line up: a member gets the same
-    numbers of each. Racks matter only where members and replicas share some, and where some
-    partition is not in all of them.
+    numbers of each. Racks matter for a topic only if members and replicas share a rack, and not all
+    its partitions have their replicas in the same racks.
     O(members log members + subscriptions + replicas). Sources: Kafka's RangeAssignor, KIP-881.
     """
     lined_up: dict[tuple[int, tuple[str, ...]], list[str]] = {}
@@ -77,6 +78,7 @@ class _Row:
         for number, racks in enumerate(replica_racks):
             for rack in (None, *racks):
                 numbers[rack].append(number)
+        # Lazy, so each rack skips the numbers that are assigned by the time of its next member.
         free = {rack: filter(self._left.__contains__, all_) for rack, all_ in numbers.items()}
         for index, rack in enumerate(self._member_racks):
             self._assign(index, list(islice(free.get(rack, ()), self._capacity_left(index))))
@@ -88,16 +90,16 @@ class _Row:
         for index, rack in enumerate(self._member_racks):
             waiting[rack].append(index)
         for number, racks in enumerate(zip(*self._replica_racks, strict=True)):
-            first = []
+            candidates = []
             for rack in (None, *frozenset.intersection(*racks)):
                 queue = waiting[rack]
                 # A full member stays full.
                 while queue and not self._capacity_left(queue[0]):
                     queue.popleft()
                 if queue:
-                    first.append(queue[0])
-            if first:
-                self._assign(min(first), [number])
+                    candidates.append(queue[0])
+            if candidates:
+                self._assign(min(candidates), [number])
 
     def fill(self) -> None:
         """Give the other partitions to the members in runs."""
@@ -114,6 +116,7 @@ class _Row:
         if not numbers:
             return
         self.held[index].extend(numbers)
+        # At most once for each member, which has no capacity left then.
         self._longer -= len(self.held[index]) > self._length
         for number in numbers:
             del self._left[number]

@@ -22,20 +22,21 @@ def roundrobin_assignor(spec: GroupSpec) -> Assignment:
 
 
 def deal_in_turn(spec: GroupSpec, numbers: Mapping[str, Sequence[int]]) -> Assignment:
-    """Deal partitions, given as topic -> numbers, to their subscribers in the given order.
+    """Deal partitions, given as topic -> numbers, to the members in order, one by one; skip members
+    that do not subscribe. The partitions are dealt in the order of `numbers`.
 
     Each topic must be one of `GroupSpec.topics`.
     """
     held: dict[str, list[TopicPartition]] = {member: [] for member in spec.order()}
-    seat = {member: index for index, member in enumerate(held)}
+    position = {member: index for index, member in enumerate(held)}
     takers = spec.subscribers()
-    turn = 0
+    turn = 0  # the position of the next member
     for topic, all_numbers in numbers.items():
         among = takers[topic]
         # The subscriber whose turn it is; after the last one the first, as indices are modulo.
-        first = bisect_left(among, turn, key=seat.__getitem__)
+        first = bisect_left(among, turn, key=position.__getitem__)
         for index, member in enumerate(among):
             dealt = all_numbers[(index - first) % len(among) :: len(among)]
             held[member].extend(TopicPartition(topic, number) for number in dealt)
-        turn = seat[among[(first + len(all_numbers) - 1) % len(among)]] + 1
+        turn = position[among[(first + len(all_numbers) - 1) % len(among)]] + 1
     return {member: tuple(sorted(partitions)) for member, partitions in held.items()}

@@ -30,6 +30,7 @@ class MemberSpec:
     instance_id: str | None = None
     """Its `group_instance_id`, if it is a static member."""
     rack: str | None = None
+    """Its `client_rack`; None or "" without one."""
     owned: tuple[TopicPartition, ...] = ()
     """The partitions that it owned when it joined."""
     generation: int = -1
@@ -101,6 +102,7 @@ class DecodedUserData:
     generation: int = -1
     """The generation of that assignment; -1 when unknown."""
     capacity: float = 1.0
+    """As in `MemberSpec`."""
 
 
 def named(

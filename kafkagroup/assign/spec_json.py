@@ -30,11 +30,11 @@ from kafkagroup.types import TopicPartition
 __all__ = ["MAX_CHARACTERS", "MAX_PARTITIONS", "spec_from_json"]
 
 MAX_CHARACTERS = 64 * 1024 * 1024
-"""Longest text: twenty times that of 2,000 members that own 100,000 partitions."""
+"""Longest text: twenty times the length for 2,000 members that own 100,000 partitions."""
 
 MAX_PARTITIONS = 1_000_000
-"""Most partitions of all topics together, ten times the largest groups planned for. A few bytes
-can claim any number, and the cost of an assignor grows with it."""
+"""Most partitions of all topics together: ten times as many as the largest group that is supported
+has. A few bytes can claim any number, and the cost of an assignor grows with it."""
 
 _MAX_NUMBER = 2.0**63
 """Largest load and capacity: above any lag or rate, and the sum of a million is finite."""
@@ -121,6 +121,7 @@ def _racks(value: object, path: str) -> frozenset[str]:
 
 
 def _once(numbers: list[int], path: str) -> list[int]:
+    """Return the partition numbers. Raises: ConfigurationError if one appears twice."""
     if len(set(numbers)) < len(numbers):
         js.refuse(path, "a partition twice", "each once")
     return numbers

@@ -1,9 +1,9 @@
 """The target assignment of the sticky assignors.
 
-This round cannot assign all of it if members must revoke partitions first. Balance comes first,
-then few moves. A partition that must leave its owner goes back to the member that owned it before,
-if that member must get more partitions. Racks come last: of the other partitions, those with a
-replica in a member's rack go to that member if this costs neither balance nor moves.
+A cooperative round cannot assign all of it if members must revoke partitions first. Balance comes
+first, then few moves. A partition that must leave its owner goes back to the member that owned it
+before, if that member must get more partitions. Racks come last: of the other partitions, those
+with a replica in a member's rack go to that member if this costs neither balance nor moves.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _merged(runs: Iterable[Run]) -> tuple[TopicPartition, ...]:
 
 
 def find_target(spec: GroupSpec) -> dict[str, MemberTarget]:
-    """Return the target of each member id: a most even assignment with the fewest moves.
+    """Return member id -> target: an assignment that is as even as possible, with the fewest moves.
 
     A member loses the highest partition numbers in a pool first, so that it loses partitions of all
     topics evenly. O(partitions + claims + pairs of topic and subscriber), and `even_out`.
@@ -69,8 +69,8 @@ def find_target(spec: GroupSpec) -> dict[str, MemberTarget]:
             continue
         free, withheld = _free(claims, names)
         claimed = {*released, *withheld}
-        due = sorted([*released, *free]) if released else free
-        for member, dealt in _dealt(due, pool.gained, claims.former, racks).items():
+        to_deal = sorted([*released, *free]) if released else free
+        for member, dealt in _dealt(to_deal, pool.gained, claims.former, racks).items():
             if claimed:
                 targets[member].moving += ([tp for tp in dealt if tp in claimed],)
                 dealt = [tp for tp in dealt if tp not in claimed]
@@ -103,7 +103,8 @@ def _dealt(
 
 def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
     """Return the pools, with the present owners' partitions as kept, and the topics of each."""
-    groups = list(claims.by_subscription.values())
+    groups = list(claims.by_subscription.values())  # the members of each subscription
+    # Topic -> the groups that subscribe to it, by their indices.
     subscribing: dict[str, list[int]] = {topic: [] for topic in claims.numbers}
     for group, subscription in enumerate(claims.by_subscription):
         for topic in subscription:
@@ -182,11 +183,12 @@ def _release(
 
 
 class _RackPreference:
-    """Choose by racks which partitions a member keeps, and which member gets the others."""
+    """Chooses by racks which partitions a member keeps, and which member gets the others."""
 
     def __init__(self, spec: GroupSpec, order: list[str]) -> None:
         self._replicas = spec.racks
         self._rack: dict[int, str] = {}
+        """Member -> its rack, where known; empty if no rack of a replica is known."""
         if spec.racks:
             racks = (spec.members[member].rack for member in order)
             self._rack = {number: rack for number, rack in enumerate(racks) if rack}

@@ -60,9 +60,9 @@ def weighted_sticky(
     - A member gives only to a member whose level was at most (1 - hysteresis) times its own, and
       only while that level stays at most (1 - hysteresis / 2) times its own. So if all members
       subscribe to the same topics, and `max_moves` is not 0, the highest level of a stable group
-      is at most (mean + smallest / capacity) / (1 - hysteresis): the mean is all load by all
-      capacity, the smallest is the fullest member's smallest load above 0, and the capacity is that
-      of the emptiest member.
+      is at most (mean + smallest / capacity) / (1 - hysteresis): the mean is the sum of the loads
+      divided by that of the capacities, the smallest is the fullest member's smallest load above 0,
+      and the capacity is that of the emptiest member.
     - Each round that takes a partition makes the list of levels, sorted from the highest, smaller
       in lexicographic order: so the rounds come to an end.
 
@@ -73,7 +73,7 @@ def weighted_sticky(
     more; if all loads are 0, each counts as 1.0. A load below a 10^15th of the total counts as 0.
 
     O(partitions log partitions + partitions x different capacities + pairs of topic and
-    subscriber); each partition taken adds about the cost of one.
+    subscriber); each partition that is taken costs about as much as one more partition.
     Raises: ConfigurationError for a `capacity`, `max_moves` or `hysteresis` out of range.
     """
     if not 1 / _MAX_CAPACITY <= capacity <= _MAX_CAPACITY:
@@ -111,6 +111,7 @@ def _read_user_data(data: bytes | None) -> DecodedUserData:
 
 
 def _usable(capacity: float) -> float:
+    """Return a member's capacity; 1.0 if it is out of range, or not a number."""
     return capacity if 1 / _MAX_CAPACITY <= capacity <= _MAX_CAPACITY else 1.0
 
 
@@ -164,7 +165,8 @@ def _taken(
 def _moves(
     state: _State, movable: Iterable[int], bound: int, hysteresis: float
 ) -> list[tuple[int, int]]:
-    """Return moves (partition and new owner) that bring levels closer; `state` does not change.
+    """Return at most `bound` moves (partition and new owner) that bring levels closer; `state` does
+    not change.
 
     The fullest member gives first, by the move after which the higher of the two levels is lowest.
     Each partition moves once. A member that can give nothing is skipped, so that one heavy
@@ -314,6 +316,7 @@ class _State:
         such move."""
         load, pool, takers = self.group.load, self.group.pool, self.group.takers
         row = sorted(free, key=lambda p: (-load[p], len(takers[pool[p]]), p))
+        # Those before this index have a load above 0.
         heavy = bisect_right(row, -1, key=lambda p: -load[p])
         self._place(row[:heavy], by_count=False)
         if len(takers) > 1:

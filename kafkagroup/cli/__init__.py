@@ -14,6 +14,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line, and exit: 0 success, 1 failure, 2 wrong usage."""
     try:
+        # Imported only to see whether they are installed.
         import click  # noqa: F401
         import rich  # noqa: F401
     except ImportError as error:

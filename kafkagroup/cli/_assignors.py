@@ -18,7 +18,8 @@ ASSIGNORS: dict[str, Assignor] = {
     for public in (getattr(kafkagroup.assign, name) for name in kafkagroup.assign.__all__)
     if hasattr(public, "protocol_name")
 } | {"weighted-sticky": weighted_sticky()}
-"""Name on the wire -> the assignor, for all that `kafkagroup.assign` makes public."""
+"""Name on the wire -> the assignor, for all that `kafkagroup.assign` makes public; of
+`weighted_sticky`, which returns an assignor, the one with its defaults."""
 
 
 def find_assignor(name: str) -> Assignor:

@@ -1,8 +1,9 @@
 """The connection options of a command: arguments, environment, a profile, or the defaults.
 
-Options have Kafka's names, with dots, dashes or underscores. The first source that sets an option
-wins, in this order. An unknown option is an error that suggests the nearest known name: a misspelt
-one would otherwise be ignored silently. No message contains a value that may be secret.
+Options have Kafka's names, with dots, dashes or underscores. If several of these sources set an
+option, the first of them, in this order, wins. An unknown option is an error that suggests the
+nearest known name: a misspelt one would otherwise be ignored silently. Only in the environment,
+names that are similar to no option are ignored. No message contains a value that may be secret.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ T = TypeVar("T")
 
 _PREFIX = "KAFKAGROUP_"
 _ARGUMENTS = ("bootstrap_servers", "profile", "config", "properties")
+"""What `connected` adds to a command, in the order that `connection_of` expects."""
 _DEFAULT_SERVERS = "localhost:9092"
 _SPARK_OPTIONS = {
     "bootstrap_servers",
@@ -48,7 +50,8 @@ class Connection:
     """The options to connect to a cluster, for the clients of this library."""
 
     given: Mapping[str, Any] = attrs.field(factory=dict, repr=lambda given: str([*given]))
-    """Argument of a client or of `Security` -> value, for each option that is set."""
+    """Argument of a client or of `Security` -> value, for each option that is set. The `repr` has
+    the names only: a value may be secret."""
 
     def options(self, client: Callable[..., object] | None = None) -> dict[str, Any]:
         """Return the keyword arguments for any client: `Admin(**connection.options())`. With a
@@ -91,10 +94,11 @@ class Connection:
 
     @property
     def group_id(self) -> str | None:
-        """The default group of a command."""
+        """The default group of a command; None without one."""
         return self.given.get("group_id")
 
     def _security(self) -> Security | None:
+        """Return the security options, None if none are given; print the warnings about them."""
         accepted = _parameters(Security)
         given = {name: value for name, value in self.given.items() if name in accepted}
         if not given:
@@ -190,7 +194,7 @@ def _environment() -> list[Setting]:
         for variable, value in os.environ.items()
         if value and option_variable.match(variable)
         for name in [variable[len(_PREFIX) :]]
-        if get_close_matches(_python_name(name), _known(), 1, 0.8)
+        if get_close_matches(_python_name(name), _known(), n=1, cutoff=0.8)
     ]
 
 
@@ -210,7 +214,7 @@ def _values(settings: Iterable[Setting]) -> dict[str, object]:
         option = _python_name(name)
         known = _known().get(option)
         if known is None:
-            near = get_close_matches(option, _known(), 1)
+            near = get_close_matches(option, _known(), n=1)
             names = near[0].replace("_", ".") if near else ""
             raise ConfigurationError(
                 f"{where}: there is no such option; "
@@ -245,7 +249,8 @@ def _known() -> Mapping[str, _Option]:
     }
     parameters = signature(Security).parameters
     of_security = {
-        name: _Option(_PARSERS[kind], "Secret" in parameters[name].annotation)
+        # Annotations are strings, such as "str | Secret | None".
+        name: _Option(_PARSERS[kind], is_secret="Secret" in parameters[name].annotation)
         for name, kind in text_types(Security).items()
     }
     return of_clients | of_security
@@ -260,6 +265,7 @@ def _text(value: object) -> str:
 
 
 def _whole(value: object) -> int:
+    # Every number of 18 digits fits into 64 bits.
     if isinstance(value, bool) or not re.fullmatch(r"-?\d{1,18}", str(value), re.ASCII):
         raise ValueError("expected a whole number")
     return int(str(value))

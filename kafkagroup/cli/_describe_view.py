@@ -27,7 +27,8 @@ __all__ = ["describe_value", "print_description"]
 
 
 def print_description(console: Console, group: GroupDescription, lags: Lags | None) -> None:
-    """Print a group's facts, members and partitions; `lags` is None if it could not be read."""
+    """Print a group's facts, members and partitions; `lags` is None for a share group, or if the
+    lags could not be read."""
     console.print(plain(f"Group {group.group_id}"))
     for name, value in _facts(group):
         console.print(plain(f"  {name:<12} {value}"))
@@ -60,7 +61,7 @@ def _members(group: GroupDescription) -> Table:
     )
     for m in group.members:
         epoch = [] if group.group_epoch is None else [m.member_epoch]
-        # A classic group that is rebalancing does not report its members' assignments.
+        # Unknown in a classic group that is rebalancing, or is not of consumers.
         owned = "?" if m.partitions is None else len(m.partitions)
         assigned = ranges(m.partitions or ())
         if m.target is not None and m.target != m.partitions:
@@ -90,7 +91,8 @@ def _partitions(group: GroupDescription, lags: Lags) -> Table:
 
 
 def describe_value(group: GroupDescription, lags: Lags | None) -> dict[str, object]:
-    """Return the group as a JSON value; `lag` and `offsets` are null if they could not be read."""
+    """Return the group as a JSON value; `lag`, `seconds` and `offsets` are null if `lags` is None,
+    as in `print_description`."""
     return {
         "group_id": group.group_id,
         "type": group.type.value,

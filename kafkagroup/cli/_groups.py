@@ -38,7 +38,8 @@ _TIMEOUT_MS = 2_000
 
 
 def groups_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument `groups` to a command, any number of them, and `--all-groups`."""
+    """Add the argument GROUP, any number of times, and `--all-groups` to a command, which gets a
+    `Groups` as `groups`. `--group` does the same as the argument."""
 
     @click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=complete_groups)
     @click.option("-g", "--group", "more_groups", metavar="GROUP", multiple=True, hidden=True)
@@ -111,8 +112,8 @@ class Groups:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether the name matches one of the patterns: a pattern with * ? [ is one of shells, any
-    other is a part of the name."""
+    """Whether the name matches one of the patterns. A pattern with * ? [ is one of shells; any
+    other matches the names that contain it."""
     return any(
         fnmatchcase(name, pattern) if re.search(r"[*?[]", pattern) else pattern in name
         for pattern in patterns
@@ -125,11 +126,11 @@ def split_results(
     """Split results by name, such as a group's id, into values and errors."""
     values: dict[str, T] = {}
     errors: dict[str, str] = {}
-    for group, result in results.items():
+    for name, result in results.items():
         if isinstance(result, KafkaGroupError):
-            errors[group] = str(result)
+            errors[name] = str(result)
         else:
-            values[group] = result
+            values[name] = result
     return values, errors
 
 
@@ -139,6 +140,7 @@ def apply_changes(change: Callable[[], Iterable[K]]) -> tuple[list[K], dict[K, s
     try:
         return list(change()), {}
     except ChangesRefusedError as refused:
+        # The error is not generic: its keys are what `change` changes.
         errors = {cast(K, key): str(error) for key, error in refused.errors.items()}
         return [cast(K, key) for key in refused.done], errors
 
@@ -152,7 +154,7 @@ def failures(errors: Mapping[str, str], unlisted: Mapping[str, str]) -> Iterator
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the ids of groups that begin with `incomplete`; a callback of click."""
     try:
-        with redirect_stderr(StringIO()):
+        with redirect_stderr(StringIO()):  # a warning would garble the line that is completed
             return anyio.run(_ids, connection_of(ctx.params), incomplete)
     except (KafkaGroupError, OSError):
         return []  # completion cannot report an error

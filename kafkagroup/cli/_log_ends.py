@@ -28,17 +28,18 @@ class LogEnds:
         self._without_batch: set[TopicPartition] = set()
         """Partitions without a batch from the consumer's position to the end."""
         self._next_check_at = -1.0
-        """When the brokers may be asked for such partitions next."""
+        """When the brokers may be asked for such partitions next, on the loop's clock."""
 
     async def cut(
         self, consumer: Consumer, found: Mapping[TopicPartition, list[Record]]
     ) -> list[Record]:
-        """Return the records below the ends; the consumer then goes back to the ends, and fetches
-        no more of these partitions."""
+        """Return the records that are below the ends. Where `found` reaches a partition's end, seek
+        to the end, and pause the partition."""
         await self._add_new_partitions(consumer)
         kept: list[Record] = []
         for tp, records in found.items():
             end = self._ends.get(tp)
+            # None: the partition was revoked before its end was looked up.
             if end is None or records[-1].offset < end - 1:
                 kept += records
                 continue
@@ -92,11 +93,12 @@ class LogEnds:
         return empty
 
     async def _is_empty(self, broker: Broker, tp: TopicPartition, position: int) -> bool:
+        """Return whether the leader has no batch from the position to the end."""
         response = await broker.fetch_messages({tp: position}, max_wait=0, partition_max_bytes=1)
         (data,) = response.responses[0].partitions
         if data.error_code:
             return False
-        # The first eight bytes are the offset of the first batch.
+        # Whatever the limit, a broker returns the first batch, which begins with its offset.
         first = bytes((data.records or b"")[:8])
         return not first or int.from_bytes(first) >= self._ends[tp]
 

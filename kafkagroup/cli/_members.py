@@ -1,5 +1,5 @@
-"""The members because of which a command cannot change their group. Commands look for them before
-they ask for confirmation."""
+"""The members of a group that keep a command from changing it. Commands look for them before they
+ask for confirmation."""
 
 from __future__ import annotations
 

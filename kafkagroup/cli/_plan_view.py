@@ -62,7 +62,7 @@ def _members(plans: Sequence[Plan]) -> Table:
 
 
 def _void_claims(plan: Plan) -> Table:
-    """Return a table of the claims of members that do not count, whatever the assignor."""
+    """Return a table of the claims that do not count. They are the same for every assignor."""
     names = {m.member_id: _name(m) for m in plan.members}
     table = new_table("Claims that do not count", "partition", "member", "why")
     for claim in plan.void_claims:
@@ -201,5 +201,5 @@ def value_of(plan: Plan) -> dict[str, object]:
     }
 
 
-def _by_member(held: Mapping[str, Iterable[TopicPartition]]) -> dict[str, dict[str, list[int]]]:
-    return {member: by_topic(partitions) for member, partitions in held.items()}
+def _by_member(found: Mapping[str, Iterable[TopicPartition]]) -> dict[str, dict[str, list[int]]]:
+    return {member: by_topic(partitions) for member, partitions in found.items()}

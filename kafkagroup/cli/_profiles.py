@@ -96,7 +96,7 @@ def _profile(path: Path, document: Mapping[str, object], name: str) -> object:
     if not isinstance(profiles, dict):
         raise ConfigurationError(f"{path}: profiles: expected tables as [profiles.production]")
     if name not in profiles:
-        near = get_close_matches(name, profiles, 1)
+        near = get_close_matches(name, profiles, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(profiles) or 'none'}"
         raise ConfigurationError(f"{path} has no profile {name!r}; {hint}")
     return profiles[name]

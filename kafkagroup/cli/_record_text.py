@@ -69,10 +69,10 @@ def formatter(form: str, *, for_terminal: bool) -> Callable[[Record], str]:
         raise ConfigurationError(f"--format {form!r}: {error}") from None
     if "%" in form and not any(name for _, name, _ in parts):
         raise ConfigurationError(f"--format {form!r}: it has no field; kcat's %s is {{value}} here")
-    # `rest` is the format and the conversion, which a field must not have; for text that no field
-    # follows both are None, as the name is.
+    # `name` is None for text that no field follows. `rest` is the format and the conversion, which
+    # a field must not have.
     for _, name, rest in parts:
-        if name is not None and (name not in FIELDS or rest not in (["", None], [None, None])):
+        if name is not None and (name not in FIELDS or rest != ["", None]):
             raise ConfigurationError(
                 f"--format {form!r}: expected {', '.join(f'{{{field}}}' for field in FIELDS)}"
             )

@@ -17,11 +17,12 @@ __all__ = ["Selection", "selecting"]
 
 @attrs.frozen
 class Selection:
-    """Topics, or some partitions of one topic. Without topics, a command applies to all partitions
-    with a committed offset, or to all topics."""
+    """Topics, or some partitions of one topic. Without topics it contains every partition; a
+    command then says to which ones it applies."""
 
     topics: tuple[str, ...]
     partitions: tuple[int, ...]
+    """Numbers of partitions of the only topic; empty for all partitions."""
 
     def __bool__(self) -> bool:
         return bool(self.topics)
@@ -33,7 +34,8 @@ class Selection:
         return not self.partitions or tp.partition in self.partitions
 
     async def resolve(self, admin: Admin) -> list[TopicPartition]:
-        """Return the selected partitions. Raises: BrokerError for a topic that does not exist."""
+        """Return the selected partitions; given numbers are not checked. Raises: BrokerError for a
+        topic that does not exist, if no numbers are given."""
         if self.partitions:
             return [TopicPartition(self.topics[0], number) for number in self.partitions]
         return [*await admin.partitions(self.topics)]

@@ -27,7 +27,9 @@ class Start:
     "latest"."""
     at: datetime | None = None
 
-    def __bool__(self) -> bool:
+    @property
+    def is_given(self) -> bool:
+        """Whether one of them is set."""
         return self.offset is not None or self.at is not None
 
     async def seek(self, consumer: Consumer) -> None:
@@ -38,7 +40,8 @@ class Start:
         end = await consumer.end_offsets(assigned)
         for tp, wanted in sorted((await self._wanted(consumer, first, end)).items()):
             offset = min(max(wanted, first[tp]), end[tp])
-            # Only an offset that the user has given is reported: others are computed.
+            # Only an offset that the user has given is reported, not one that is computed from -N,
+            # though it may be -N again in an empty log.
             if offset != wanted and 0 <= wanted == self.offset:
                 print_message(
                     f"warning: {tp} has the offsets {first[tp]} to {end[tp]}, not {wanted}:"
@@ -59,7 +62,7 @@ class Start:
             case "latest":
                 return end
             case int(offset):
-                return {tp: offset if offset >= 0 else at + offset for tp, at in end.items()}
+                return {tp: offset if offset >= 0 else last + offset for tp, last in end.items()}
         assert self.at is not None  # `consume` only seeks if one of the two is set
         stamp = round(self.at.timestamp() * 1000)
         found = await consumer.offsets_for_times(dict.fromkeys(end, stamp))
@@ -83,7 +86,7 @@ def since(ctx: click.Context, param: click.Parameter, value: str | None) -> date
     """Parse a duration before now, or a time."""
     if value is None:
         return None
-    if value[:4].isdecimal() and "-" in value:
+    if value[:4].isdecimal() and "-" in value:  # begins with a year
         return moment(ctx, param, value)
     before = duration(ctx, param, value)
     assert before is not None  # as value is not None

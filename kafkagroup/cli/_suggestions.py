@@ -1,4 +1,4 @@
-"""Groups of commands that suggest a name for an unknown one."""
+"""Groups of click commands that suggest a name for an unknown one."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def _near(self, ctx: click.Context, name: str) -> list[str]:
-        known = self.list_commands(ctx)
-        if name in _OTHER_NAMES and ctx.parent is None:
+        if name in _OTHER_NAMES and ctx.parent is None:  # the program, not a group in it
             return [*_OTHER_NAMES[name]]
+        known = self.list_commands(ctx)
         # A part of a command's name, such as "delete", or a name with it, such as "list-groups".
         parts = [one for one in known if name in one.split("-") or one in name.split("-")]
-        return parts or get_close_matches(name, known, 2, 0.7) or get_close_matches(name, known, 1)
+        close = get_close_matches(name, known, n=2, cutoff=0.7)
+        return parts or close or get_close_matches(name, known, n=1)

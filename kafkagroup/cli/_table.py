@@ -31,6 +31,7 @@ def fold(text: str, width: int) -> str:
 
 
 def _lines(text: str, width: int, breaks: Sequence[str]) -> list[str]:
+    """Break text at the first of `breaks`, and a part that is too long at the following ones."""
     lines = [""]
     for part in re.split(breaks[0], text):
         if cell_len((lines[-1] + part).rstrip()) <= width:
@@ -102,8 +103,9 @@ class Table:
     def _fitting(self, width: int) -> list[_Column]:
         """Return the columns to show."""
         shown = self._columns
+        # Empty columns are left out first. Without rows, all are empty.
         if self._rows and sum(one.full_width for one in shown) > _room(shown, width):
-            shown = [one for one in shown if one.widest_cell]  # columns without text go first
+            shown = [one for one in shown if one.widest_cell]
         for name in self._drop:
             if sum(one.min_width(_MIN_TEXT_WIDTH) for one in shown) <= _room(shown, width):
                 break

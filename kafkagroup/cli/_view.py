@@ -51,12 +51,12 @@ class _Console(Console):
 
 def console() -> Console:
     """Return a console for stdout, a terminal or not."""
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return _Console(width=_PIPE_WIDTH if piped else None, highlight=False)
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return _Console(width=None if has_width else _PIPE_WIDTH, highlight=False)
 
 
 def plain(text: str) -> Text:
-    """Return the text as one that rich prints as it is: "[b]" in a name is no markup."""
+    """Return the text for rich, with control characters escaped: "[b]" in a name is no markup."""
     return Text(printable(text))
 
 
@@ -85,7 +85,7 @@ def count(number: int, noun: str) -> str:
 
 
 def ranges(partitions: Iterable[TopicPartition]) -> str:
-    """Return sorted partitions as ranges: "audit 0, orders 0-3 7"."""
+    """Return partitions, which must be sorted, as ranges: "audit 0, orders 0-3 7"."""
     runs_of: dict[str, list[list[int]]] = {}
     for topic, number in partitions:
         runs = runs_of.setdefault(topic, [])
@@ -119,7 +119,7 @@ def broker(node: Node) -> str:
 
 
 def print_json(value: object, *, one_line: bool = False) -> None:
-    """Print a JSON value, indented, or on one line if others follow."""
+    """Print a JSON value, indented, or on one line."""
     click.echo(json.dumps(value, indent=None if one_line else 2))
 
 
@@ -129,7 +129,8 @@ def broker_value(node: Node) -> dict[str, object]:
 
 
 def broker_errors(errors: Mapping[Node, KafkaGroupError]) -> list[dict[str, object]]:
-    """Return the errors of brokers that could not list their groups or ids, as a JSON value."""
+    """Return the errors of brokers that could not list their groups or transactional ids, as a JSON
+    value."""
     return [{"broker": broker_value(node), "error": str(error)} for node, error in errors.items()]
 
 

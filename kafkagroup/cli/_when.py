@@ -41,5 +41,5 @@ def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> t
             days, hours, minutes, seconds = (float(number or 0) for number in iso.groups())
             return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError:
-        pass
+        pass  # longer than a timedelta may be
     raise click.BadParameter(f"{value!r} is not a duration such as 90s, 2h or P1DT12H", ctx, param)

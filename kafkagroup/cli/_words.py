@@ -22,7 +22,6 @@ _PHRASES = {
 }
 """A phrase in the library's messages -> that of the command line."""
 
-
 _ABORT = re.compile(r"Admin\.abort_transaction\(\('([\w.-]+)', (\d+)\), (\d+)\)")
 
 
@@ -41,6 +40,7 @@ def in_shell_words(text: str) -> str:
         value = value.lower() if value in ("True", "False") else value.strip("\"'")
         return f"{flags[name]}={value}"
 
+    # Without "_" a name may be a common word.
     names = "|".join(name for name in flags if "_" in name)
     # " in security" after a name is dropped: a command line has no such object. A quoted name is
     # not an option, but for example a topic of the user.

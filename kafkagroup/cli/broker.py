@@ -18,6 +18,7 @@ __all__ = ["command"]
 
 _MAX_NODES = 100
 _MAX_PARTITIONS = 10_000
+"""Partitions of one topic: each has a log in the memory of this process."""
 _TOPIC = re.compile(r"([a-zA-Z0-9._-]{1,249})(?::([1-9][0-9]{0,4}))?")
 
 
@@ -32,7 +33,7 @@ class _Topic(click.ParamType[tuple[str, int]]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> tuple[str, int]:
-        if isinstance(value, tuple):
+        if isinstance(value, tuple):  # click may convert a value again
             return value
         found = _TOPIC.fullmatch(value)
         if found is None or int(found[2] or 1) > _MAX_PARTITIONS:
@@ -75,8 +76,8 @@ def command(
 ) -> None:
     """Run a Kafka cluster in memory until SIGINT or SIGTERM; the exit code is then 0.
 
-    It prints its address on one line once it listens. Its data is lost when it ends. It is no
-    substitute for Kafka in production.
+    As soon as the cluster listens, the command prints its addresses on one line. The data is lost
+    when the command ends. The cluster is no substitute for Kafka in production.
     """
     if port and port + nodes - 1 > 65535:
         raise click.UsageError(f"--port {port} leaves no room for {nodes} nodes")

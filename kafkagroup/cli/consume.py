@@ -25,7 +25,7 @@ from kafkagroup.errors import BrokerError, ErrorCode
 __all__ = ["command"]
 
 _MAX_BATCH = 500
-"""Most records that are written together, and committed together."""
+"""Most records that are fetched together, written together, and then count as processed."""
 
 _WRITE_GRACE = 1.0
 """Seconds after a signal in which the write in progress may complete."""
@@ -157,7 +157,8 @@ def command(
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} exclude each other; give one")
     start = Start(offset if tail is None else -tail, at)
-    if start and group is not None:
+    # --from-beginning is possible in a group: it only replaces a committed offset that is missing.
+    if start.is_given and group is not None:
         raise click.UsageError(
             f"{given[0]} is without --group: `reset-offsets` moves a group, while it has no members"
         )
@@ -166,14 +167,14 @@ def command(
     text_form = formatter(form, for_terminal=sys.stdout.isatty())
     options = {
         **connection.options(Consumer),
-        "group_id": group,
+        "group_id": group,  # never the profile's: without --group, nothing is committed
         "auto_offset_reset": "earliest" if from_beginning else "latest",
     }
     printer = _Printer(
         (lambda record: record_to_json(record) + "\n") if as_json else text_form,
         start=start,
         key=None if key is None else key.encode(errors="surrogateescape"),
-        must_commit=group is not None,
+        has_group=group is not None,
         max_records=max_records,
         timeout=timeout,
         ends=LogEnds(connection) if exit_at_end else None,
@@ -181,8 +182,9 @@ def command(
     )
 
     async def run() -> None:
+        # Created first: wrong options are reported before the cluster is asked.
         consumer = Consumer(*(() if partitions else topics), **options)
-        await _require_partitions(topics, partitions, connection)
+        await _require_topics(topics, partitions, connection)
         if partitions:
             await consumer.assign(TopicPartition(topics[0], number) for number in partitions)
         await printer.run(consumer)
@@ -190,12 +192,13 @@ def command(
     anyio.run(run)
 
 
-async def _require_partitions(
+async def _require_topics(
     topics: tuple[str, ...], partitions: tuple[int, ...], connection: Connection
 ) -> None:
-    """Check that the topics and partitions exist: a consumer would wait for them. Raises:
-    BrokerError."""
+    """Check that the topics exist, and the partitions, which are those of a single topic: a
+    consumer would wait for them. Raises: BrokerError."""
     async with Admin(**connection.options(Admin)) as admin:
+        # Raises for a topic that does not exist.
         existing = {tp.partition for tp in await admin.partitions(topics)}
     if missing := [number for number in partitions if number not in existing]:
         raise BrokerError(
@@ -205,7 +208,8 @@ async def _require_partitions(
 
 
 class _Printer:
-    """Fetches records and writes them."""
+    """Fetches records and writes them. In a group, the consumer's auto-commit covers what was
+    written before the last fetch; `run` commits the rest."""
 
     def __init__(
         self,
@@ -213,7 +217,7 @@ class _Printer:
         *,
         start: Start,
         key: bytes | None,
-        must_commit: bool,
+        has_group: bool,
         max_records: int | None,
         timeout: float | None,
         ends: LogEnds | None,
@@ -223,7 +227,7 @@ class _Printer:
         self._format = form
         self._start = start
         self._key = key
-        self._must_commit = must_commit
+        self._has_group = has_group
         self._remaining = max_records
         """The number of records that may still be printed; None for no limit."""
         self._timeout = timeout
@@ -245,7 +249,8 @@ class _Printer:
                 except BrokenPipeError:
                     # The reader closed the pipe, as `head` does: not a failure.
                     return
-                if self._must_commit and not self._is_writing:
+                # Records of a write that a signal has interrupted stay uncommitted.
+                if self._has_group and not self._is_writing:
                     await self._commit(consumer)
 
     async def _commit(self, consumer: Consumer) -> None:
@@ -266,7 +271,7 @@ class _Printer:
     async def _print_all(self, consumer: Consumer) -> None:
         """Print records, and return at the requested end."""
         await consumer.wait_assignment()
-        if self._start:
+        if self._start.is_given:
             await self._start.seek(consumer)
         last_record_at = anyio.current_time()
         while self._remaining is None or self._remaining > 0:
@@ -284,16 +289,17 @@ class _Printer:
                 break
 
     async def _fetch(self, consumer: Consumer, last_record_at: float) -> list[Record]:
-        """Return the next records to print, at most `_MAX_BATCH`; none if there are none in time,
-        or if all have another key or are above the requested end."""
+        """Return the next records to print, at most `_MAX_BATCH`; none if none arrive in time, or
+        if all have another key or are above the requested end."""
         timeout = float("inf")
-        if self._timeout:
+        if self._timeout is not None:
             timeout = max(0.0, last_record_at + self._timeout - anyio.current_time())
         if self._ends is not None:
             timeout = min(timeout, _END_CHECK_INTERVAL)
         most = _MAX_BATCH
-        if self._remaining is not None and (self._must_commit or self._key is None):
-            # Fetched records are committed: do not fetch more than may be printed.
+        if self._remaining is not None and (self._has_group or self._key is None):
+            # In a group, fetched records are committed: do not fetch more than may be printed.
+            # Without one, records with another key may be fetched and dropped.
             most = min(most, self._remaining)
         found = await consumer.getmany(most, timeout)
         if self._ends is not None and found:
@@ -305,7 +311,8 @@ class _Printer:
         return records
 
     async def _write(self, records: list[Record]) -> None:
-        self._is_writing, self._write_completed, self._hint = True, anyio.Event(), ""
+        self._hint = ""  # it is for an end without a record
+        self._is_writing, self._write_completed = True, anyio.Event()
         text = "".join(map(self._format, records))
         # Formats may contain surrogates, which UTF-8 cannot encode.
         await write_stdout(text.encode(errors="backslashreplace"))

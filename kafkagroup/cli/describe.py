@@ -46,6 +46,8 @@ async def _read(
     dict[str, Lags | KafkaGroupError],
     dict[str, str],
 ]:
+    """Return the description and the lags of each group, or the errors; and the errors of brokers
+    that did not list their groups."""
     names, unlisted = await groups.resolve(admin)
     described = await admin.describe_groups(names)
     # A share group's acknowledgements are not committed offsets.
@@ -53,4 +55,4 @@ async def _read(
         name for name, one in split_results(described)[0].items() if one.type is not GroupType.SHARE
     ]
     lags = await admin.lag(with_offsets)
-    return described, {**lags}, unlisted
+    return described, {**lags}, unlisted  # a copy: dict is invariant in its values

@@ -72,10 +72,10 @@ def command(
             )
             found.append(finding)
             if not as_json:
-                _show(shown, finding)
+                _show(terminal, finding)
         return found
 
-    shown = console()
+    terminal = console()
     found = anyio.run(run)
     if as_json:
         print_json({"findings": [attrs.asdict(finding) for finding in found]})
@@ -83,10 +83,10 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def _show(shown: Console, finding: Finding) -> None:
+def _show(terminal: Console, finding: Finding) -> None:
     what = f"{finding.check} {finding.subject}".rstrip()
     status = Text(f"{finding.status:<{_INDENT}}", style=_STYLES[finding.status])
     # Not wrapped, so that the lines can be searched and copied.
-    shown.print(status.append(plain(f"{what}: {finding.text}")), soft_wrap=True)
+    terminal.print(status.append(plain(f"{what}: {finding.text}")), soft_wrap=True)
     if finding.advice:
-        shown.print(" " * _INDENT, "-> ", plain(finding.advice), sep="", soft_wrap=True)
+        terminal.print(" " * _INDENT, "-> ", plain(finding.advice), sep="", soft_wrap=True)

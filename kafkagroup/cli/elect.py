@@ -21,10 +21,10 @@ from kafkagroup.coordination import Election, Leadership
 
 __all__ = ["command"]
 
-_ENDING = (*ENDING, "SIGHUP", "SIGQUIT")
+_ENDING_SIGNALS = (*ENDING, "SIGHUP", "SIGQUIT")
 """The signals that end the program while no command runs."""
 
-_FORWARDED = (*_ENDING, "SIGUSR1", "SIGUSR2")
+_FORWARDED_SIGNALS = (*_ENDING_SIGNALS, "SIGUSR1", "SIGUSR2")
 """The signals that the program passes on to the command."""
 
 _LEASE_CHECK_INTERVAL = 0.1
@@ -55,6 +55,7 @@ _CANNOT_RUN, _NOT_FOUND = 126, 127
 )
 @click.option(
     "--session-timeout",
+    # More than the heartbeat interval, and at most Kafka's default group.max.session.timeout.ms.
     type=click.FloatRange(1.1, 1_800.0),
     metavar="SECONDS",
     default=45.0,
@@ -114,7 +115,7 @@ class _Candidate:
 
     async def run(self) -> int:
         """Take part until the command ends or a signal ends the program; return the exit code."""
-        with open_signal_receiver(*_FORWARDED) as signals:
+        with open_signal_receiver(*_FORWARDED_SIGNALS) as signals:
             async with self._election:
                 code = await first(partial(self._forward_signals, signals), self._campaign)
         return code if code >= 0 else _SIGNAL_EXIT_BASE - code
@@ -123,7 +124,7 @@ class _Candidate:
         """Pass signals on to the command, until one ends the program while no command runs. Return
         its number, negative as that of a process that was killed."""
         async for number in signals:
-            self._is_ending |= number.name in _ENDING
+            self._is_ending |= number.name in _ENDING_SIGNALS
             if self._process is not None:
                 _processes.send(self._process, number)
             elif self._is_ending:
@@ -169,7 +170,7 @@ class _Candidate:
         return await _processes.start(self._words, {**os.environ, **variables})
 
     async def _stop(self, process: Process) -> int:
-        """End the command and its child processes; return its exit code."""
+        """End the command and its child processes, if it still runs; return its exit code."""
         if process.returncode is None:
             _processes.send(process, signal.SIGTERM)
             with anyio.move_on_after(self._grace):
@@ -179,7 +180,7 @@ class _Candidate:
         return await process.wait()
 
     async def _wait_until_end(self, leadership: Leadership) -> None:
-        """Return when the lease of this leader has only the grace period left.
+        """Return when the lease has only the grace period left, or when another member leads.
 
         In a rebalance the leader stays the same, so its command keeps running: no other member can
         be elected within a session timeout, unless an operator removes members.

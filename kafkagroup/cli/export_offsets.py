@@ -31,7 +31,7 @@ def command(group: str, selection: Selection, out: TextIO, connection: Connectio
     """Write a group's committed offsets as JSON, with their metadata and leader epochs.
 
     `kafkagroup reset-offsets GROUP --from-file FILE` commits them, for this group or another of
-    the same cluster, whose id is written, too.
+    the same cluster. The cluster's id is written, too.
     """
     found, cluster_id = connection.run(lambda admin: _committed(admin, group))
     chosen = {tp: offset for tp, offset in found.items() if tp in selection}

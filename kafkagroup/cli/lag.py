@@ -24,14 +24,14 @@ __all__ = ["command"]
 _SAMPLES = 30
 """The number of samples of each partition that a live view shows."""
 _TABLE_LINES = 8
-"""The lines of a live table besides partitions, where all columns fit: title, head, rule, the
-others, the total, empty ones."""
+"""The lines of a live table besides those of partitions, if all columns fit: the title, the
+heading, a rule, the line for the partitions that are left out, the total, and empty lines."""
 
 _History = Mapping[str, Sequence[Mapping[TopicPartition, int | None]]]
 """Group -> the lags of each sample, oldest first."""
 
 _Sample = tuple[dict[str, Lags], list[str], dict[str, str]]
-"""Group -> its lags; the errors as lines; and the errors by group or broker."""
+"""Three values: group -> its lags; the errors as lines; group or broker -> its error."""
 
 
 @click.command("lag", short_help="Show the lag of a group in offsets and in seconds.")
@@ -75,9 +75,9 @@ def _print_once(sample: _Sample, as_json: bool) -> None:
 
 
 async def _lags(admin: Admin, groups: Groups) -> _Sample:
-    """Return the lags of groups. A named group that does not exist is an error: a misspelt name
-    would otherwise look like a group without lag. With --all-groups, groups without committed
-    offsets are left out."""
+    """Return the lags of the groups, and the errors. A named group that does not exist is an error:
+    a misspelt name would otherwise look like a group without lag. With --all-groups, groups without
+    committed offsets are left out."""
     names, unlisted = await groups.resolve(admin)
     lags, errors = split_results(await admin.lag(names))
     uncommitted = [group for group, group_lags in lags.items() if not group_lags]
@@ -91,8 +91,8 @@ async def _lags(admin: Admin, groups: Groups) -> _Sample:
 
 
 async def _sampled(admin: Admin, groups: Groups) -> _Sample:
-    """Return a sample for a live view. If the cluster does not answer, the sample has the error,
-    and the view continues: the cluster may answer later."""
+    """Return what `_lags` returns; if the cluster does not answer, no lags and the error, because a
+    later sample may succeed. Raises: AuthenticationError if the cluster refuses the client."""
     try:
         return await _lags(admin, groups)
     except (TransportError, AuthenticationError) as error:

@@ -62,6 +62,7 @@ def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Leave groups with such an id out of the report, as console-consumer-*; repeatable.",
     )
     @click.option("--json", "as_json", is_flag=True, help="Print the path of the report as JSON.")
+    # Only carries the options.
     @functools.wraps(command)
     def with_tables(*args: Any, **options: Any) -> Any:
         return command(*args, **options)
@@ -81,7 +82,8 @@ def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--retention",
     type=click.FloatRange(0.0, min_open=True),
     metavar="DAYS",
-    help="Remove older events and samples that the health of groups does not need. Default: none.",
+    help="Remove older events and samples that the health of groups does not need. Default: keep"
+    " all.",
 )
 @click.option(
     "--loads",
@@ -90,7 +92,9 @@ def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     multiple=True,
     help="Write the group's loads to a file that a LoadsFile of its members reads.",
 )
-@click.option("--report/--no-report", default=True, help="Whether to write report.html.")
+@click.option(
+    "--report/--no-report", "with_report", default=True, help="Whether to write report.html."
+)
 @click.option(
     "--allowed",
     type=click.IntRange(0),
@@ -107,11 +111,11 @@ def run_command(
     groups: tuple[str, ...],
     exclude: tuple[str, ...],
     as_json: bool,
-    allowed: int,
     every: float | None,
     retention: float | None,
     loads: tuple[tuple[str, str], ...],
-    report: bool,
+    with_report: bool,
+    allowed: int,
     connection: Connection,
 ) -> None:
     """Read the groups' records since the last run, sample their lag, and write the tables."""
@@ -134,7 +138,7 @@ def run_command(
         for group, file in loads:
             count = write_loads(tables.read("weights"), group, file)
             click.echo(f"{file}: loads of {count} partitions of {group}", err=True)
-        if report:
+        if with_report:
             _report(tables, groups, exclude, as_json)
 
     try:
@@ -188,14 +192,14 @@ def _repeat(run_once: Callable[[], None], every: float) -> None:
     ConfigurationError, which the next run would raise, too."""
     with suppress(KeyboardInterrupt):
         while True:
-            started = time.monotonic()
+            started_at = time.monotonic()
             try:
                 _guarded(run_once)
             except ConfigurationError:
                 raise
             except KafkaGroupError as error:
                 _progress(f"failed, and runs again in {every:g} s: {error}")
-            time.sleep(max(0.0, started + every - time.monotonic()))
+            time.sleep(max(0.0, started_at + every - time.monotonic()))
 
 
 def _guarded(run_once: Callable[[], None]) -> None:
@@ -210,6 +214,7 @@ def _guarded(run_once: Callable[[], None]) -> None:
 
 
 _ERROR = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Interrupt)): (.+)$")
+"""The last line of a traceback: the class of the error, with its module, and the message."""
 
 
 def cause_of(text: str) -> str:

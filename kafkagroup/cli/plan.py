@@ -18,6 +18,7 @@ from kafkagroup.cli._view import console, print_json
 __all__ = ["command"]
 
 _MAX_NEWCOMERS = 10_000
+"""Far more members than a group has; an assignor takes longer for each."""
 
 
 @click.command("plan", short_help="Show what an assignor would assign in a group.")
@@ -36,9 +37,16 @@ _MAX_NEWCOMERS = 10_000
     help=f"{', '.join(sorted(ASSIGNORS))}, or your own as module:function; repeat it to compare."
     " With --group, the default is the assignor that the group uses.",
 )
-@click.option("--remove", metavar="MEMBER", multiple=True, help="Assume that this member left.")
+@click.option(
+    "--remove",
+    "removed",
+    metavar="MEMBER",
+    multiple=True,
+    help="Assume that this member left.",
+)
 @click.option(
     "--add",
+    "newcomer_count",
     type=click.IntRange(0, _MAX_NEWCOMERS),
     metavar="N",
     default=0,
@@ -50,8 +58,8 @@ def command(
     spec: TextIO | None,
     group: str | None,
     names: tuple[str, ...],
-    remove: tuple[str, ...],
-    add: int,
+    removed: tuple[str, ...],
+    newcomer_count: int,
     as_json: bool,
     connection: Connection,
 ) -> None:
@@ -68,13 +76,13 @@ def command(
     assignors = [find_assignor(name) for name in names]
     cluster_id = None
     if group is None:
-        assert spec is not None
+        assert spec is not None  # checked above
         current = spec_from_json(_text(spec))
     else:
         current, used, cluster_id = connection.run(lambda admin: _live(admin, group))
         assignors = assignors or [find_assignor(used)]
     # Newcomers are added first: they also subscribe to the topics of the members that are removed.
-    changed = _without(with_newcomers(current, add), remove)
+    changed = _without(with_newcomers(current, newcomer_count), removed)
     plans = [try_plan(changed, assignor, current) for assignor in assignors]
     if as_json:
         value: dict[str, object] = {"plans": [value_of(plan) for plan in plans]}
@@ -85,7 +93,7 @@ def command(
 
 def _text(file: TextIO) -> str:
     try:
-        return file.read(MAX_CHARACTERS + 1)
+        return file.read(MAX_CHARACTERS + 1)  # `spec_from_json` refuses one character too many
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{file.name} is not UTF-8: {error}") from error
 

@@ -34,7 +34,8 @@ _MAX_LINE = 16 << 20
 """Most bytes of one line; brokers accept a megabyte by default."""
 
 _MAX_REQUEST = _MAX_LINE + (1 << 20)
-"""The limit of a request. The broker decides whether a line is too large for it."""
+"""Most bytes of a request: enough for any line, so that the broker decides whether a line is too
+large."""
 
 _PROGRESS_INTERVAL = 0.5
 """Seconds between two updates of the progress on a terminal."""
@@ -46,6 +47,9 @@ flight."""
 _SIGNAL_EXIT_BASE = 128
 """The exit code after a signal is this plus the signal's number, as in shells."""
 
+_CLEAR_LINE = "\r\x1b[K"
+"""Text that clears the terminal's current line."""
+
 
 class _Header(click.ParamType[tuple[str, bytes]]):
     name = "header"
@@ -56,7 +60,7 @@ class _Header(click.ParamType[tuple[str, bytes]]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> tuple[str, bytes]:
-        if isinstance(value, tuple):
+        if isinstance(value, tuple):  # click may convert a value again
             return value
         name, equals, content = value.partition("=")
         if not (name and equals):
@@ -127,8 +131,8 @@ def command(
     topic must exist. After SIGINT or SIGTERM, the command waits up to 3 s for acknowledgements.
 
     With --json a line is an object with a "value", and optionally "key", "headers" and "timestamp".
-    Keys and values are strings, null, or {"base64": "..."}. "topic", "partition" and "offset" are
-    ignored.
+    Keys and values are strings, null, or {"base64": "..."}. "topic" and "offset" are ignored, and
+    "partition" without --keep-partitions.
     """
     if (topic is None) == (topic_option is None):
         raise click.UsageError(
@@ -154,7 +158,8 @@ def command(
             "close_timeout": _GRACE,
         }
     )
-    # Lines that were not written at the close are reported here, by their numbers.
+    # The producer's log is silenced: this command reports the lines that were not written, by their
+    # numbers.
     logging.getLogger("kafkagroup.producer").setLevel(logging.CRITICAL)
     writer = _Writer(producer, topic, partition, parse)
     code = anyio.run(writer.run)
@@ -211,13 +216,14 @@ class _Writer:
         self._parse = parse
 
     async def run(self) -> int:
-        """Return the exit code. Raises: KafkaGroupError that names the line."""
+        """Write the lines; return the exit code. Raises: KafkaGroupError that names the first line
+        that was not written."""
         with open_signal_receiver() as signals:
             try:
                 code = await self._run(signals)
             finally:
                 if self._has_shown_progress:
-                    click.echo("\r\x1b[K", nl=False, err=True)
+                    click.echo(_CLEAR_LINE, nl=False, err=True)
         if self._failure is not None:
             raise self._failure
         return code
@@ -247,7 +253,7 @@ class _Writer:
             if self.written_count:
                 self._has_shown_progress = True
                 text = f"{count(self.written_count, 'record')} written to {self._topic}"
-                click.echo(f"\r\x1b[K{printable(text)}", nl=False, err=True)
+                click.echo(_CLEAR_LINE + printable(text), nl=False, err=True)
         raise AssertionError("ticks never end")
 
     async def _copy_stdin(self) -> int:
@@ -352,13 +358,13 @@ class _Writer:
     async def _refused_index(self, index: int, error: NotWrittenError) -> int:
         """Return the place in `_sent` of the line because of which the broker refused the batch
         that also has the line at `index`; `index` if it is not found."""
-        for at, future in enumerate(self._sent):
-            if at > index and future.done():
+        for later, future in enumerate(self._sent):
+            if later > index and future.done():
                 try:
                     await future
                 except NotWrittenError as other:
                     if other.why is error.why and not other.is_of_another_record:
-                        return at
+                        return later
         return index
 
     def _line_error(self, index: int, why: str) -> KafkaGroupError:

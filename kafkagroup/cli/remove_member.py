@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Remove a member from a group: other members get its partitions at once, not when its session
     times out. A member that is still running joins again."""
-    instance, member = instance or None, member or None
+    instance, member = instance or None, member or None  # no id is ""
     if (instance is None) == (member is None):
         raise click.UsageError("give either --instance ID or --member ID, not both")
     name = instance or member

@@ -71,11 +71,12 @@ def command(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Change the committed offsets of a group, where it then continues. It must have no members.
+    """Change the committed offsets of a group, where it then continues. The group must have no
+    members.
 
-    Without --topic, this applies to all partitions with a committed offset. The result is shown
-    first, and nothing is changed before you confirm. An offset outside of the log is replaced by
-    the log's nearest end.
+    Without --topic, this applies to all partitions with a committed offset, or with --from-file, to
+    all in the file. The result is shown first, and nothing is changed before you confirm. An offset
+    outside of the log is replaced by the log's nearest end, but not one from a file.
     """
     goals = {
         "earliest": to_earliest or None,

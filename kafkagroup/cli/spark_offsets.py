@@ -26,10 +26,10 @@ __all__ = ["command"]
 )
 @click.option("--json", is_flag=True, expose_value=False, help="Has no effect: always JSON.")
 def command(checkpoint: str, source: int | None) -> None:
-    """Print the end of the last batch in a checkpoint, as the option startingOffsets has it.
+    """Print the end of the last batch in a checkpoint, in the format of the option startingOffsets.
 
-    A query of format("kafka") with a new checkpoint then begins there. CHECKPOINT is a folder, or
-    the URL of one, which Spark reads in this process.
+    A query of format("kafka") with this option and a new checkpoint begins there. CHECKPOINT is a
+    folder, or the URL of one, which Spark reads in this process.
     """
     found = dict(enumerate(positions_of_sources(_last_offsets(checkpoint))))
     wanted = {n: p for n, p in found.items() if p is not None and source in (None, n)}
@@ -39,7 +39,7 @@ def command(checkpoint: str, source: int | None) -> None:
     for n, positions in wanted.items():
         if len(wanted) > 1:
             click.echo(f"source {n}:", err=True)
-        assert positions is not None
+        assert positions is not None  # as `wanted` has them
         click.echo(json.dumps(positions.by_topic(), separators=(",", ":")))
 
 
@@ -50,8 +50,8 @@ def _last_offsets(checkpoint: str) -> str:
     if len(url.scheme) > 1 and url.scheme != "file":  # one letter is a drive of Windows
         return _read_by_spark(checkpoint)
     folder = Path(unquote(url.path) if url.scheme == "file" else checkpoint)
-    ended = folder / "commits"
-    numbers = [int(p.name) for p in ended.iterdir() if p.name.isdecimal()] if ended.is_dir() else []
+    log = folder / "commits"  # it has a file for each batch that has ended, named by its number
+    numbers = [int(p.name) for p in log.iterdir() if p.name.isdecimal()] if log.is_dir() else []
     if not numbers:
         raise _without_batch(checkpoint)
     try:

@@ -1,4 +1,4 @@
-"""`kafkagroup topics`: list, describe, create, delete and grow topics."""
+"""`kafkagroup topics`: list, describe, create and delete topics, and add partitions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Config(click.ParamType[tuple[str, str]]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> tuple[str, str]:
-        if isinstance(value, tuple):
+        if isinstance(value, tuple):  # click may convert a value again
             return value
         name, equals, setting = value.partition("=")
         if not (name and equals):
@@ -58,7 +58,7 @@ class _Config(click.ParamType[tuple[str, str]]):
     short_help="List, describe, create and delete topics; add partitions.",
 )
 def command() -> None:
-    """List, describe, create, delete and grow topics.
+    """List, describe, create and delete topics, and add partitions to them.
 
     A topic that cannot be described or changed is named on stderr, and the exit code is 1.
     """

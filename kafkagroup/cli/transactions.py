@@ -86,7 +86,7 @@ def command() -> None:
 @click.option(
     "--longer-than",
     "longer_than",
-    metavar="TIME",
+    metavar="DURATION",
     callback=duration,
     help="Only those whose transaction has been open for longer than this, such as 10m.",
 )
@@ -334,8 +334,9 @@ def _show_open(opened: Sequence[OpenTransaction], noun: str) -> None:
 
 
 def _state(one: OpenTransaction) -> str:
-    if one.is_hanging or one.transaction is None:
+    if one.is_hanging:
         return "hanging"
+    assert one.transaction is not None  # without one it would hang
     return one.transaction.state.value
 
 

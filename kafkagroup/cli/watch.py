@@ -24,7 +24,7 @@ __all__ = ["command"]
     metavar="SECONDS",
     default=1.0,
     show_default=True,
-    help="The interval.",
+    help="The interval between two descriptions.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each change.")
 @connected
@@ -41,7 +41,7 @@ def command(group: str, every: float, as_json: bool, connection: Connection) -> 
 async def _watch(group: str, every: float, as_json: bool, connection: Connection) -> None:
     async with Admin(**connection.options(Admin)) as admin:
         known = await _describe(admin, group)
-        _print(group, known, known, as_json)
+        _print(group, known, known, as_json)  # without a change, the state is printed
         async for _ in ticks(every):
             try:
                 now = await _describe(admin, group)
@@ -56,6 +56,7 @@ async def _watch(group: str, every: float, as_json: bool, connection: Connection
 
 
 async def _describe(admin: Admin, group: str) -> GroupDescription | None:
+    """Return the group's description; None if it does not exist."""
     try:
         return await admin.describe_group(group)
     except BrokerError as error:

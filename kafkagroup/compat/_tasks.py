@@ -53,6 +53,7 @@ class Tasks:
             group.cancel_scope.cancel()
             # Not passed the user's exception: the task group would wrap it in an ExceptionGroup.
             await group.__aexit__(None, None, None)
+        # Not the caller, which may be one of them.
         elif running := self._running - {asyncio.current_task()}:
             for task in running:
                 task.cancel()
@@ -84,6 +85,7 @@ class ContextTask(Generic[T]):
         self._closing = anyio.Event()
         self._closed = anyio.Event()
         self._task: asyncio.Task[None] | None = None
+        """Kept because the loop has only weak references to tasks."""
         self.value: T | None = None
         """None before the context manager is entered and after it is left."""
 
@@ -109,7 +111,7 @@ class ContextTask(Generic[T]):
             task.cancel()
             raise
         if not entered.done():
-            await task
+            await task  # it ended before it had entered: raise its error
 
     async def close(self) -> None:
         """Leave the context manager, and wait until it is left."""
@@ -146,7 +148,7 @@ class TaskOwner(ABC):
         try:
             await self._start_tasks()
         except BaseException:
-            # What was started before the failure runs on asyncio in a task of its own.
+            # On asyncio, what was started before the failure runs in tasks of its own: stop it.
             with anyio.CancelScope(shield=True):
                 await self._stop_tasks()
             await self._tasks.leave()

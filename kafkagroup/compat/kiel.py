@@ -67,11 +67,11 @@ _NO_POLL_LIMIT_MS = 2**31 - 1
 """Milliseconds: kiel does not limit the time between two calls of the application."""
 
 _CONNECT_TIMEOUT_MS = 300_000
-"""Milliseconds: how long the other members may process what they have before they release
-partitions, as in the main API."""
+"""Milliseconds: the rebalance timeout of the main API, for which the other members may process what
+they have before they release partitions."""
 
 _RETRY_PAUSE = 0.1
-"""Seconds before a request is repeated because a handler of a subclass wants that."""
+"""Seconds before a request is repeated because a handler of a subclass has asked for it."""
 
 _MAX_MESSAGES = 100_000
 """The most messages that one call returns; in practice `max_bytes` is the limit."""
@@ -115,6 +115,7 @@ class GroupedConsumer(TaskOwner):
     ) -> None:
         """`max_wait_time` is in milliseconds. All members share the partitions of `topics`, or of
         all topics if `topics` is empty. Without a deserializer, messages are parsed as JSON.
+        `connect_timeout_ms` limits the wait of `connect` for an allocation.
         """
         self.group_name = group
         self.name = f"{socket.gethostname()}:{id(self)}"
@@ -125,8 +126,8 @@ class GroupedConsumer(TaskOwner):
         self.topics_to_commit: set[str] = set()
         """The topics that were consumed since their last commit."""
         self.synced_offsets: set[str] = set()
-        """The topics whose `offsets` were determined since the last rebalance; `consume` determines
-        those of others first."""
+        """The topics whose `offsets` were determined since the last rebalance; for any other topic,
+        `consume` determines them first."""
         self.coordinator_id: int | None = None
         self.closing = False
         self._deserializer: Callable[[Any], object] = deserializer or json.loads
@@ -137,8 +138,8 @@ class GroupedConsumer(TaskOwner):
         self._owned: set[TopicPartition] = set()
         """The partitions that this member may commit: `allocation`, and those being revoked."""
         self._positions: dict[TopicPartition, OffsetAndMetadata] = {}
-        """Where the consumer reads next: where it was sent by `offsets`, or after the last message
-        since."""
+        """Where the consumer reads next: at the last seek to `offsets`, or after the last message
+        since then."""
         self._rebalance_count = 0
         super().__init__()
         with renamed(_NAMES):
@@ -231,7 +232,8 @@ class GroupedConsumer(TaskOwner):
         return [value for records in found.values() for value in self._values(records)]
 
     async def _sync_offsets(self, topic: str) -> None:
-        """Have the consumer read at `offsets`, determined anew if a rebalance came since."""
+        """Have the consumer read at `offsets`; determine them first if none were determined since
+        the last rebalance."""
         if topic not in self.synced_offsets:
             rebalance_count = self._rebalance_count
             await self.determine_offsets(topic)
@@ -333,13 +335,14 @@ class GroupedConsumer(TaskOwner):
 
     async def commit_offsets(self, metadata: str | None = None) -> None:
         """Commit `offsets` of the topics that were consumed since their last commit, with a note as
-        metadata; a note that is too long is dropped. A commit that fails with a permanent error is
-        logged; the next one covers its offsets.
+        metadata: the given one, or this member's name. A note that is too long is dropped. A commit
+        that fails with a permanent error is logged; the next one covers its offsets.
 
         Raises: CommitFailedError when partitions are no longer this member's; a retriable
         BrokerError or a TransportError after the retries with backoff have failed.
         """
-        retry, note = True, f"committed by {self.name}" if metadata is None else metadata
+        note = f"committed by {self.name}" if metadata is None else metadata
+        retry = True
         while retry:
             failure = await self._commit_topics(note)
             retry, is_note_blanked = self.handle_offset_commit_response(failure)
@@ -398,8 +401,8 @@ def _zookeeper(zk_hosts: str | Sequence[str], group: str) -> ZooKeeperMembership
         return None
     from kafkagroup import ZooKeeperMembership  # needs kazoo, which groups in Kafka do not
 
-    theirs = f"/kiel/groups/{group}/members"
-    return ZooKeeperMembership(hosts, root="/kiel", foreign_members=[theirs])
+    members_of_kiel = f"/kiel/groups/{group}/members"
+    return ZooKeeperMembership(hosts, root="/kiel", foreign_members=[members_of_kiel])
 
 
 def _assignor(allocator: PartitionAllocator | None, own_name: str) -> Assignor:

@@ -1,6 +1,6 @@
 """The running loop's clock, and the clock on which leases run.
 
-Most systems stop the loop's clock while they are suspended. A coordinator goes on counting, so a
+Most systems stop the loop's clock while they are suspended. A coordinator keeps counting, so a
 lease on the loop's clock would outlast the session. Nothing here reads the wall clock: it jumps.
 """
 
@@ -24,14 +24,15 @@ _SUSPEND_CHECK_INTERVAL = 0.1
 
 
 def current_time() -> float:
-    """Return `anyio.current_time()`. A constructor stores this function: to look up the attribute
-    of anyio imports a part of anyio, which would block a running loop."""
+    """Return `anyio.current_time()`. Constructors store this function instead of anyio's: the first
+    look-up of that attribute imports a part of anyio, which would block a running loop."""
     return anyio.current_time()
 
 
 def loop_clock() -> Callable[[], float]:
-    """Return the clock of `anyio.current_time`, which looks up the running loop at each call: on
-    asyncio that takes longer than delivering a record, and in another thread it fails."""
+    """Return the running loop's clock. `anyio.current_time` reads the same clock, but looks up the
+    running loop at each call: on asyncio that takes longer than delivering a record, and in another
+    thread it fails."""
     if (loop := asyncio_loop()) is None:
         import trio
 
@@ -78,7 +79,8 @@ class LeaseClock:
         return moment + (self.now() - self.loop_now())
 
     async def sleep_out(self, seconds_left: Callable[[], float]) -> None:
-        """Return once no seconds of a lease are left. It may be extended meanwhile."""
+        """Wait until no seconds of a lease are left; `seconds_left` returns them. The lease may be
+        extended meanwhile."""
         # A timer of the loop stands still during a suspend, and would be late by as much.
         longest = float("inf") if self.now == self.loop_now else _SUSPEND_CHECK_INTERVAL
         while (left := seconds_left()) > 0.0:  # noqa: ASYNC110
@@ -120,6 +122,7 @@ def _is_real_time() -> bool:
         import trio
 
         clock = trio.lowlevel.current_clock()
+        # To virtual time that stands still, no sleep would ever be enough.
         return 0.0 <= clock.deadline_to_sleep_time(clock.current_time() + 1.0) <= 1.0
     if not isinstance(type(loop).time, FunctionType):
         return True  # uvloop's, which rounds and caches it

@@ -1,4 +1,4 @@
-"""An event that is set once, cheaper than `anyio.Event`.
+"""An event that is never cleared, cheaper than `anyio.Event`.
 
 An `anyio.Event` on asyncio takes a kilobyte, and as long to create as encoding a request. An idle
 consumer has a dozen events, most of which no task ever waits for, and each request waits for one.

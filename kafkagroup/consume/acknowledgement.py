@@ -43,7 +43,7 @@ class SequentialPolling:
         """Note that the application polls or commits: it has processed what was delivered."""
         if self._first is None or self.is_held:
             return
-        Progress.complete(self._first, self._first.oldest)
+        Progress.complete(self._first, self._first.oldest)  # as in `begin`
         for owned in self._others:
             owned.complete(owned.oldest)
         self._first, self._others = None, ()

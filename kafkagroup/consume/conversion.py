@@ -191,6 +191,7 @@ def _is_coroutine_function(function: object) -> bool:
         function = function.func
     if inspect.iscoroutinefunction(function):
         return True
+    # B004 is about whether an object is callable.
     return inspect.iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004
 
 

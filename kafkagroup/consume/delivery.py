@@ -66,7 +66,7 @@ class Batch(KeyValueGeneric[K_co, V_co]):
     def _of_undecoded(
         cls, topic: str, partition: int, undecoded: RecordReader, count: int
     ) -> Batch[Any, Any]:
-        """A batch of `count` records that are checked and not decoded yet."""
+        """Return a batch of `count` records that are checked and not decoded yet."""
         batch: Batch[Any, Any] = cls(topic, partition, ())
         batch._decode_on_use(undecoded, count)
         return batch
@@ -252,7 +252,7 @@ class Delivery:
 
     def relocate(self, tp: TopicPartition, offset: int) -> None:
         """Continue at `offset` after a truncation or a reset. Records in flight stay in flight
-        until the application asks for more."""
+        until the application polls again."""
         owned = self.owned[tp]
         self._stop_delivering(owned)
         owned.relocate(offset)
@@ -519,7 +519,7 @@ class Delivery:
         if reader is None or batch is None:
             return None
         try:
-            undecoded = reader.fork()
+            undecoded = reader.fork()  # at the first of the records, before `skip` advances
             count = reader.skip(max_records)
         except DecodeError as error:
             self._fail_partition(owned, error)

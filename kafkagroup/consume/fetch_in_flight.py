@@ -33,6 +33,7 @@ class FetchInFlight:
         """`fetch_id` is higher than that of every earlier request."""
         self._id = fetch_id
         self._requested: dict[TopicPartition, tuple[OwnedPartition, int, int]] = {}
+        """Its partitions, with the fetch offset and the checked leader epoch of the request."""
         self.topic_ids: dict[str, UUID] = {}
         """The id of each topic in the request, NO_ID where it is unknown."""
         self.add(partitions)
@@ -64,7 +65,7 @@ class FetchInFlight:
         """Return whether the response has the records that `owned` needs next."""
         requested = self._requested.get(owned.tp)
         return (
-            0 < owned.first_fetch_id <= self._id
+            0 < owned.first_fetch_id <= self._id  # no older than the position
             and not owned.revoked
             and requested == (owned, owned.fetch_offset, owned.checked_epoch)
         )

@@ -1,7 +1,7 @@
 """Lag of a position: in offsets, and as the age of the next record.
 
-Offsets that compaction or transaction markers left empty count, too. If the age is unknown, a
-string says why.
+Offsets without a record, due to compaction or transaction markers, count as well. If the age is
+unknown, a string says why.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def first_timestamp(records: bytes | memoryview, tp: TopicPartition, offset: int
 
 
 def age(timestamp: int | None, now: float) -> float | str:
-    """Return the age of the first record at or after the committed offset: the seconds from its
-    timestamp (ms), None if none was found, to `now` (seconds since the epoch). If the age is
-    unknown, return a string that says why."""
+    """Return the seconds from `timestamp` (ms) to `now` (seconds since the epoch); if the age is
+    unknown, a string that says why. `timestamp`: that of the first record at or after the committed
+    offset, None if none was found."""
     if timestamp is None:
         return "no record was found at the committed offset"
     if timestamp < 0:

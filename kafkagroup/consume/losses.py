@@ -1,7 +1,7 @@
 """Partitions that were lost before the delivered records were committed.
 
 A later commit cannot commit these records: the new owner delivers them again. But the next
-`commit()` must report them, once, or the application would believe that they are committed.
+`commit()` must report them: otherwise the application would believe that they are committed.
 """
 
 from __future__ import annotations
@@ -23,31 +23,34 @@ class Losses:
 
     def __init__(self) -> None:
         self._lost: dict[TopicPartition, tuple[OwnedPartition, str]] = {}
+        """Partition -> its ended assignment, and the reason of the loss."""
 
     def add(self, owned: OwnedPartition, reason: str) -> None:
         """Note a partition that is being released, unless all that was delivered is committed."""
         before = self._lost.get(owned.tp)
-        # An earlier loss stays: a commit in flight may yet be acknowledged for the later one, and
-        # the earlier one would not be reported.
+        # An earlier loss stays: if a commit in flight is acknowledged for the later one, only the
+        # earlier one is left to report.
         if owned.is_uncommitted and (before is None or not before[0].is_uncommitted):
             self._lost[owned.tp] = owned, reason
 
     def forget(self) -> None:
-        """Drop the losses: the application leaves those records to the auto-commit."""
+        """Drop the losses without a report: the auto-commit is responsible for those records."""
         self._lost.clear()
 
     def take(self, owned: Mapping[TopicPartition, OwnedPartition]) -> CommitFailedError | None:
         """Return the error that reports the losses, and forget them; None if there are none.
 
         A partition is not reported if its position was committed after all: by a commit whose
-        response arrived after the release, or since the partition was assigned again, as `owned`
-        shows.
+        response arrived after the release, or since the partition was assigned again. `owned`: the
+        partitions that the consumer owns now.
         """
         lost, self._lost = self._lost, {}
         by_reason: dict[str, list[TopicPartition]] = {}
-        for tp, (one, reason) in sorted(lost.items(), key=lambda item: item[0]):
-            again = owned.get(tp)
-            if one.is_uncommitted and (again is None or again.committed < one.position):
+        for tp, (released, reason) in sorted(lost.items(), key=lambda item: item[0]):
+            current = owned.get(tp)
+            if released.is_uncommitted and (
+                current is None or current.committed < released.position
+            ):
                 by_reason.setdefault(reason, []).append(tp)
         if not by_reason:
             return None

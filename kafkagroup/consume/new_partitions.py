@@ -2,12 +2,13 @@
 
 All records of a new partition are younger than the subscription, so that a reset policy such as
 `latest` would lose some. Only metadata responses since the subscription prove that a partition is
-new. Its topic had fewer partitions in the first response that described the topic; or the topic was
-absent from two responses, since one broker may lag behind; or it had another id. A response that
-denies the topic proves nothing.
+new: its topic had fewer partitions in the first response that described the topic; or the topic was
+absent from two responses, since one broker may lag behind; or it had another id. A response with
+another error for the topic proves nothing.
 
-The first response with a count counts alone, although its broker may lag behind: the partitions
-that it lacks were then added moments before, and a few records too many are better than a loss.
+A single response is enough to know a topic's partition count, although its broker may lag behind:
+the partitions that it lacks were then added moments before, and a few records too many are better
+than a loss.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class NewPartitions:
     def needs_response(self) -> bool:
         """Whether responses are missing that would prove that partitions are new. What is created
         until they arrive follows the reset policy."""
+        # A topic without an entry was in no response; 1: one response without it proves nothing.
         return self.needs_complete_response or any(
             topic not in self._old and self._absences.get(topic) in (None, 1)
             for topic in self._topics
@@ -94,7 +96,7 @@ class NewPartitions:
         is_complete: bool = False,
     ) -> None:
         """Note a metadata response. `absent`: the requested topics that do not exist; for a topic
-        that was described before, only once that is confirmed. `denied`: those with another error,
+        that was described before, only if that is confirmed. `denied`: those with another error,
         which proves nothing. `is_complete`: `described` has all topics of the cluster that this
         client may describe."""
         if is_complete:

@@ -40,6 +40,7 @@ class TopicEvidence(Enum):
 
 
 _NOT_SERVED = (TopicEvidence.NONE, TopicEvidence.REFUSED)
+"""No sign that the leader serves `topic_id` now."""
 
 
 @define(eq=False)
@@ -117,8 +118,8 @@ class OwnedPartition(Progress):
     # Refusals and back-off.
     # `ResponseHandler`, `Refusals` and `ErrorChannel` set these.
     refusal: BrokerError | None = None
-    """The last error with which a broker refused a request about it; None once one has succeeded.
-    The client repeats the request."""
+    """The last error with which a broker refused a request about it; None after a request has
+    succeeded. The client repeats the request."""
     failure_count: int = 0
     """How many fetches and look-ups about it failed in a row."""
     retry_at: float = 0.0
@@ -253,7 +254,8 @@ class OwnedPartition(Progress):
         self.checked_epoch = leader_epoch
 
     def require_validation(self) -> None:
-        """Let the leader report first whether the log was truncated below `fetch_offset`."""
+        """Let the leader report, before the next fetch, whether the log was truncated below
+        `fetch_offset`."""
         self.checked_epoch, self.is_out_of_range = -1, False
 
     # ------------------------------------------------------------ the topic that it belongs to
@@ -261,7 +263,7 @@ class OwnedPartition(Progress):
     def is_assigned_in(self, topic_id: UUID) -> bool:
         """Return whether the assignment is of this topic, and not of one that was deleted or has
         not been created yet. `topic_id`: that of the topic with this name, NO_ID for none."""
-        assigned = self.assigned_topic_id
+        assigned = self.assigned_topic_id  # `is` first: see `is_of_other_topic`
         return assigned is topic_id or assigned in (NO_ID, topic_id)
 
     def requested_id(self, current_id: UUID) -> UUID:
@@ -280,9 +282,7 @@ class OwnedPartition(Progress):
 
     def note_served(self, topic_id: UUID, evidence: TopicEvidence) -> None:
         """Note that the leader serves this position; `topic_id`: the id in the request."""
-        if self.topic_id is not topic_id:
-            self.topic_id = topic_id
-        self.topic_evidence = evidence
+        self.topic_id, self.topic_evidence = topic_id, evidence
         if self.proven_topic_id is not topic_id and self.proven_topic_id != topic_id:
             self.proven_topic_id, self.proven_epoch = topic_id, -1
 
@@ -398,7 +398,7 @@ class OwnedPartition(Progress):
         return self.failure_count
 
     def end_backoff(self) -> None:
-        """Count no failures in a row: a fetch has succeeded."""
+        """Forget the failures in a row and the last refusal: a fetch has succeeded."""
         self.failure_count = 0
         self.refusal = None
 
@@ -442,8 +442,8 @@ class OwnedPartition(Progress):
         self.reported_at = now
 
     def note_stored(self, offset: int) -> bool:
-        """Note the committed offset that a look-up found; return whether it has been moved since
-        the last one."""
+        """Note the committed offset that a look-up found; return whether another client has moved
+        it since the look-up before."""
         before, self.stored = self.stored, offset
         return offset not in (before, self.committed)
 

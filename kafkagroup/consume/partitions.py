@@ -160,7 +160,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _in_range(value: object, least: int, most: int) -> int | None:
-    """Return a whole number as an int; None if it is none, or out of range."""
+    """Return a whole number as an int; None for another value, or one out of range."""
     number = int(value) if _is_whole(value) else None
     return number if number is not None and least <= number <= most else None
 

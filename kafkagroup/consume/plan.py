@@ -33,11 +33,11 @@ def partitions_to_fetch(
     """Return the partitions to fetch, those with the fewest buffered bytes first.
 
     A partition is left out while its position is unknown or in doubt, or its start is not
-    committed, or the rebalance listener is called about it, or it is paused, revoked, failed,
-    backing off, or has `records_per_partition` records buffered; all are left out if `room` (bytes)
-    is 0. The bytes that a partition has buffered do not exclude it: a broker with no records for
-    the others holds a long poll without this partition for `fetch_max_wait_ms`, and the application
-    has processed the buffered records long before that.
+    committed, or the rebalance listener is being called for it, or it is paused, revoked, failed,
+    backing off (`now` is on the loop's clock), or has `records_per_partition` records buffered. All
+    are left out without `room` in the buffers (bytes). The bytes that a partition has buffered do
+    not exclude it: a broker with no records for the others holds a long poll without this partition
+    for `fetch_max_wait_ms`, and the application has processed the buffered records long before.
     """
     if room <= 0:
         return []

@@ -42,7 +42,7 @@ class Progress:
 
     def begin(self) -> int:
         """Begin a delivery at the position; the caller advances the position past it. Return its
-        number, to `complete` it by. Not the offset, which is delivered again after a seek."""
+        number, for `complete`. Its offset would not do: that is delivered again after a seek."""
         self._begun += 1
         if self.oldest == 0:
             self.oldest = self._begun

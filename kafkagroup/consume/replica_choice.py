@@ -27,7 +27,7 @@ class ReplicaChoice:
     """Which follower did not serve it, and why, when `leader_until` was set."""
 
     def read_from(self, node_id: int, until: float) -> None:
-        """Fetch from this follower until then."""
+        """Fetch from the follower `node_id` until `until`."""
         self.node_id, self.expires_at = node_id, until
 
     def count_refusal(self) -> int:
@@ -36,5 +36,6 @@ class ReplicaChoice:
         return self.refusal_count
 
     def avoid_replicas(self, until: float, trouble: str) -> None:
-        """Fetch from the leader until then, even if a follower is nearer."""
+        """Fetch from the leader until `until`, even if a follower is nearer. `trouble`: as the
+        field."""
         self.leader_until, self.trouble = until, trouble

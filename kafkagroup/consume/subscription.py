@@ -13,7 +13,7 @@ __all__ = ["Topics", "checked_pattern", "checked_topics", "server_pattern"]
 
 
 Topics: TypeAlias = str | Sequence[str] | Set[str]
-"""One topic name or several; a mapping, as of options, is refused."""
+"""One topic name, or several. A mapping is refused."""
 
 
 def checked_topics(topics: Iterable[Topics]) -> frozenset[str]:
@@ -47,7 +47,7 @@ def _checked_topic(name: object) -> str:
 def checked_pattern(
     pattern: str | re.Pattern[str] | None, topics: Collection[Topics]
 ) -> re.Pattern[str] | None:
-    """Compile the pattern; None if there is none. A pattern and topics exclude each other.
+    """Return the compiled pattern; None if there is none. A pattern and topics exclude each other.
 
     Raises: ConfigurationError.
     """
@@ -65,6 +65,7 @@ def checked_pattern(
 
 
 _FLAGS = ((re.IGNORECASE, "i"), (re.MULTILINE, "m"), (re.DOTALL, "s"))
+"""Python's flags that RE2J has, and their letters there."""
 
 
 def server_pattern(pattern: re.Pattern[str]) -> str:
@@ -82,7 +83,8 @@ _INLINE_FLAGS = re.compile(r"\s*\(\?[aiLmsux]+\)")
 """Flags at the beginning of a pattern, of which RE2J does not have all."""
 
 _LAYOUT = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\s+|#[^\n]*", re.DOTALL)
-"""What `re.VERBOSE` ignores, and where it does not: after a backslash and in a set."""
+"""Group 1: what `re.VERBOSE` keeps, an escaped character or a set. Otherwise: what it ignores,
+spaces or a comment."""
 
 
 def _without_layout(text: str) -> str:

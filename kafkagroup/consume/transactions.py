@@ -20,6 +20,7 @@ class AbortedTransactions:
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._pending = sorted(aborted, key=lambda transaction: -transaction.first_offset)
+        """The transactions that `mark` has not reached yet; the last element is the next one."""
         self._aborting: set[int] = set()
         """Ids of producers with an aborted transaction, from its first batch to its marker."""
 

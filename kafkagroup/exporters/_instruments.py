@@ -18,6 +18,7 @@ from kafkagroup._values import evolve, frozen
 __all__ = ["INSTRUMENTS", "Instrument", "Labels", "Observed", "measured", "samples"]
 
 Labels = Mapping[str, str]
+"""Label -> value."""
 
 
 class Observed(Protocol):
@@ -36,6 +37,7 @@ class Instrument:
     """The unit in the Unified Code for Units of Measure; "" for a number."""
     description: str
     read: Callable[[Any], Iterable[tuple[Labels, float]]]
+    """Returns the values of the metrics that it is given, each with its labels."""
     labels: tuple[str, ...] = ()
     """The names of the labels that `read` returns."""
     is_counter: bool = False
@@ -49,8 +51,8 @@ def _gauge(name: str, unit: str, description: str, read: Callable[[Any], float])
 
 
 def _requests(kind: str, time: str, what: str) -> Iterator[Instrument]:
-    """Yield the instruments of `RequestMetrics`. `kind`: their attribute; `time`: what Kafka calls
-    the time until the response; `what`: the requests, in descriptions."""
+    """Yield the instruments of `RequestMetrics`. `kind`: the attribute that has them; `time`: what
+    Kafka calls the time until the response; `what`: the requests, in descriptions."""
     read = attrgetter(kind)
     yield _gauge(f"{kind}_rate", "1/s", f"{what} per second", lambda m: read(m).rate)
     yield _gauge(f"{kind}_{time}_avg", "s", f"{what}: average time", lambda m: read(m).average)
@@ -68,13 +70,7 @@ _OF_MEMBERS = (
     *_requests("sync", "time", "Syncs"),
     *_requests("commit", "latency", "Commits"),
     *_requests("rebalance", "latency", "Rebalances"),
-    Instrument(
-        "rebalances",
-        "",
-        "Completed rebalances of the group",
-        lambda m: (({}, m.rebalances),),
-        is_counter=True,
-    ),
+    _counter("rebalances", "", "Completed rebalances of the group"),
     Instrument(
         "rebalance_causes",
         "",
@@ -115,12 +111,8 @@ _OF_MEMBERS = (
         ),
         ("topic", "partition"),
     ),
-    Instrument(
-        "skipped_records",
-        "",
-        "Records that were skipped because they could not be deserialized",
-        lambda m: (({}, m.skipped_records),),
-        is_counter=True,
+    _counter(
+        "skipped_records", "", "Records that were skipped because they could not be deserialized"
     ),
     _gauge("buffered_bytes", "By", "Fetched, not delivered yet", lambda m: m.buffered_bytes),
     _gauge("fetching_bytes", "By", "At most in flight", lambda m: m.fetching_bytes),

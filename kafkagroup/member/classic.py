@@ -93,6 +93,8 @@ def step(member: Member, event: ClassicEvent) -> tuple[Member, tuple[ClassicEffe
 
 
 class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
+    """One step of a classic member."""
+
     MOVES = MOVES
     UNJOINED = Phase.UNJOINED
     DEPARTING = Phase.DEPARTING
@@ -214,7 +216,8 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
             Phase.SYNCING,
             Phase.SYNCED,
         ):
-            # JoinGroup carried the old metadata: rejoin as soon as its generation is stable.
+            # JoinGroup carried the old metadata: rejoin as soon as its generation is stable. In any
+            # other phase, the next JoinGroup has the new metadata.
             self._set(must_rejoin=True, reason=reason)
 
     def _on_leaving(self, event: Leaving) -> None:
@@ -312,14 +315,15 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
         return self._compute()
 
     def _missed_generation(self, generation_id: int) -> bool:
-        """Whether another member may have owned and consumed this member's partitions meanwhile.
+        """Return whether another member may have consumed this member's partitions meanwhile.
 
         The coordinator removes a dynamic member that misses a rebalance. A static one stays a
         member (KIP-345), and the leader reassigns its partitions by the metadata of its last join.
         """
         member = self.member
-        static = member.config.group_instance_id is not None
-        return static and member.ownership.is_assigned and generation_id > member.generation_id + 1
+        is_static = member.config.group_instance_id is not None
+        has_missed_one = generation_id > member.generation_id + 1
+        return is_static and member.ownership.is_assigned and has_missed_one
 
     def _compute(self) -> None:
         token = self._token()
@@ -447,11 +451,11 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
         member = self.member
         if not member.member_id or token <= member.member_id_token or member.phase in ENDING:
             return
-        unknown = code == ErrorCode.UNKNOWN_MEMBER_ID
+        is_unknown = code == ErrorCode.UNKNOWN_MEMBER_ID
         # An older generation has ended as expected.
-        ended = code == ErrorCode.ILLEGAL_GENERATION and token > member.generation_token
-        removed = (unknown or ended) and member.phase in COMMITTING
-        if removed or code == ErrorCode.FENCED_INSTANCE_ID:
+        has_ended = code == ErrorCode.ILLEGAL_GENERATION and token > member.generation_token
+        is_removed = (is_unknown or has_ended) and member.phase in COMMITTING
+        if is_removed or code == ErrorCode.FENCED_INSTANCE_ID:
             self._on_error(code, "Heartbeat")
 
     def _acknowledge(self, code: int, **changes: Any) -> None:
@@ -620,9 +624,9 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
             self._move(Phase.FAILED, pending=None, heartbeat_in_flight=None, lookup_in_flight=None)
 
     def _keeps_place(self, error: Exception) -> bool:
-        """Whether a member that failed does not leave the group. A static member keeps its place
-        until it is started again, and a fenced one has no place. Any other leaves, so that the
-        group does not wait until its session ends."""
+        """Return whether a member that failed does not leave the group. A static member keeps its
+        place until it is started again, and a fenced one has no place. Any other leaves, so that
+        the group does not wait until its session ends."""
         return self.member.config.group_instance_id is not None or isinstance(error, FencedError)
 
     def _lose_coordinator(self) -> None:
@@ -652,10 +656,10 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
         ):
             return
         in_purgatory = member.phase in PURGATORY or member.is_connection_held
-        ends = member.ownership.lease_expires_at if in_purgatory else member.session_ends_at
+        ends_at = member.ownership.lease_expires_at if in_purgatory else member.session_ends_at
         token = self._send(
             heartbeat_request(member),
-            timeout=max(self._attempt_timeout(ends - self.now), config.heartbeat_interval),
+            timeout=max(self._attempt_timeout(ends_at - self.now), config.heartbeat_interval),
             route=Route.SEPARATE_CONNECTION if in_purgatory else Route.COORDINATOR,
         )
         interval = config.heartbeat_interval

@@ -71,7 +71,7 @@ def leave_request(member: Member, reason: str) -> LeaveGroupRequest:
     """Return the request to leave, so that the group does not wait for the session to end."""
     identity = MemberIdentity(
         member_id=member.member_id,
-        # KIP-345: with both ids it is refused once another process has taken the place.
+        # KIP-345: with both ids the request is refused if another process has taken the place.
         group_instance_id=member.config.group_instance_id,
         reason=reason[:_MAX_REASON] or None,
     )

@@ -200,7 +200,8 @@ class Member(CoordinatedMember):
 
     @property
     def may_be_known(self) -> bool:
-        """Always False: the next member gets a new id, unless leaving had no response."""
+        """Always False: the next member joins under a new id, which the coordinator does not know.
+        If leaving had no response, the driver keeps the old id (`unanswered_id`)."""
         return False
 
     @property
@@ -214,7 +215,7 @@ class Member(CoordinatedMember):
         return self.phase is Phase.STABLE and self.is_leader
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether this is the member's generation, and its assignment has arrived."""
+        """Return whether this is the member's generation, and its assignment has arrived."""
         return self.phase is Phase.STABLE and self.generation_id == generation_id
 
     @property

@@ -98,6 +98,8 @@ def step(member: Member, event: ConsumerEvent) -> tuple[Member, tuple[ConsumerEf
 
 
 class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
+    """One step of a member of a consumer group."""
+
     MOVES = MOVES
     UNJOINED = Phase.UNJOINED
     DEPARTING = Phase.DEPARTING
@@ -261,7 +263,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             join_failures=0,
             unreleased_since=None,
         )
-        return self._on_heartbeat_accepted(response, changed=True)
+        return self._on_heartbeat_accepted(response, has_changed=True)
 
     def _on_leave_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
         leaving = self.member.leaving
@@ -299,14 +301,16 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         if response.error_code != ErrorCode.NONE:
             return self._on_error(response)
         epoch = response.member_epoch
-        changed = 0 < epoch != self.member.epoch or response.assignment is not None
+        has_new_epoch = epoch > 0 and epoch != self.member.epoch
+        has_changed = has_new_epoch or response.assignment is not None
         self._set(epoch=epoch if epoch > 0 else self.member.epoch, loss_count=0)
-        return self._on_heartbeat_accepted(response, changed=changed)
+        return self._on_heartbeat_accepted(response, has_changed=has_changed)
 
     def _on_heartbeat_accepted(
-        self, response: ConsumerGroupHeartbeatResponse, *, changed: bool
+        self, response: ConsumerGroupHeartbeatResponse, *, has_changed: bool
     ) -> None:
-        """Record that the coordinator has acknowledged a heartbeat."""
+        """Record that the coordinator has acknowledged a heartbeat. `has_changed`: whether the
+        response has a new epoch or an assignment."""
         member = self.member
         self._set(
             acknowledged_state=member.state_in_flight,
@@ -319,7 +323,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         if response.heartbeat_interval_ms > 0:
             self._set(broker_interval=response.heartbeat_interval_ms / 1000)
         self._extend_lease(self._target_change(response))
-        if changed:
+        if has_changed:
             self._heartbeat_often()
         elif self.now >= member.frequent_until:
             self._set(immediate_heartbeats=0)
@@ -379,16 +383,19 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         """Handle an error code. The next heartbeat reports everything again."""
         self._set(acknowledged_state=None, state_in_flight=None)
         config, code, error = self.member.config, response.error_code, self._error(response)
-        joining = self.member.phase is Phase.JOINING
-        if joining and code not in MAY_HAVE_JOINED and (self._releases_id or not error.retriable):
+        is_joining = self.member.phase is Phase.JOINING
+        is_refused = is_joining and code not in MAY_HAVE_JOINED
+        if is_refused and (self._releases_id or not error.retriable):
             self._set(may_be_known=False)
         was_unavailable = self.member.is_unavailable
-        self._set(is_unavailable=joining and code in PROTOCOL_UNAVAILABLE)
+        self._set(is_unavailable=is_joining and code in PROTOCOL_UNAVAILABLE)
         match code:
             case _ if self.member.is_unavailable and not was_unavailable:
-                self._retry(error)  # it counts only once the next join gets such an error, too
+                self._retry(error)  # counts only if the next join gets such an error, too
+            case _ if self.member.is_unavailable and config.may_fall_back:
+                self._fall_back(error)
             case _ if self.member.is_unavailable:
-                self._fall_back(error) if config.may_fall_back else self._on_refusal(error)
+                self._on_refusal(error)
             case _ if code in MEMBERSHIP_LOST:
                 self._on_membership_lost(error)
             case ErrorCode.FENCED_INSTANCE_ID:
@@ -589,9 +596,9 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         )
 
     def _reports_less_than(self, target: PartitionsByTopicId) -> bool:
-        """Whether the heartbeat in flight reports that the member does not own a partition of the
-        target. The coordinator may assign that partition to another member, and then its response
-        has another target."""
+        """Return whether the heartbeat in flight reports that the member does not own a partition
+        of the target. The coordinator may assign that partition to another member, and then its
+        response has another target."""
         reported = self.member.state_in_flight
         return (
             reported is not None
@@ -666,7 +673,7 @@ _NOT_IN_GROUP: Mapping[str, Any] = {
     "pending": None,
     "heartbeat_in_flight": None,
 }
-"""Member fields that are reset when it leaves the group, except for its ownership."""
+"""The fields of a member to reset when it leaves the group, besides `ownership`."""
 
 
 def _by_name(

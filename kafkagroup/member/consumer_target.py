@@ -80,7 +80,7 @@ class TargetChange:
     target: Target
     """The same object as `before` if they are equal."""
     takes_away: bool
-    """Whether it lacks any partition of `before`."""
+    """Whether the target lacks any partition of `before`."""
 
     @classmethod
     def of(cls, assignment: Assignment, before: Target | None) -> TargetChange:
@@ -94,7 +94,7 @@ class TargetChange:
 
 
 def is_missing(partitions: PartitionsByTopicId, other: PartitionsByTopicId) -> bool:
-    """Whether `partitions` lacks any partition of `other`."""
+    """Return whether `partitions` lacks any partition of `other`."""
     return any(
         (found := partitions.get(topic, ())) is not wanted and not {*found}.issuperset(wanted)
         for topic, wanted in other.items()

@@ -1,7 +1,7 @@
 """Events and effects of members of consumer groups (KIP-848), besides those of all members.
 
-The driver answers each `Reconcile` with `AssignmentApplied` or `AssignFailed`, and each
-`LookUpNames` with one `TopicsNamed` whenever more names are known.
+The driver answers each `Reconcile` with `AssignmentApplied` or `AssignFailed`, and a `LookUpNames`
+with a `TopicsNamed` each time that it has found more names.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class TopicsNamed(BaseEvent):
     """Names of topics that a `LookUpNames` requested are known."""
 
     names: Mapping[UUID, str]
+    """Topic id -> name."""
 
 
 ConsumerEvent = (
@@ -79,8 +80,8 @@ ConsumerEvent = (
 
 @frozen(kw_only=True)
 class Reconcile:
-    """Own exactly this assignment: process, commit and release what is not in it, then add the
-    rest."""
+    """Have the application own exactly this assignment: process, commit and release what is not in
+    it, then add the rest."""
 
     token: int
     generation: GenerationInfo

@@ -119,7 +119,7 @@ class CoordinatedMember:
         return self.config.was_member or self.ownership.acknowledged_at > float("-inf")
 
     def awaits(self, token: int) -> bool:
-        """Whether the response to the request with this token is still awaited."""
+        """Return whether the response to the request with this token is still awaited."""
         return token in (self.pending, self.lookup_in_flight, self.heartbeat_in_flight)
 
 
@@ -272,7 +272,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
         pause = backoff_within(pause, config.retry_backoff, self.member.leave_by - self.now)
         self._set(attempts=attempts, retry_at=self.now + pause, next_heartbeat_at=self.now + pause)
-        # Once a login was refused, requests fail unsent until the application polls again. These
+        # After a refused login, requests fail unsent until the application polls again. These
         # failures would use up `max_retries` meanwhile.
         is_join_failure = self.member.phase not in self.COMMITTING
         is_join_failure = is_join_failure and not isinstance(error, AuthenticationError)
@@ -283,8 +283,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
             self._set(join_failures=self.member.join_failures + 1, trouble=trouble)
 
     def _is_final(self, error: BrokerError) -> bool:
-        """Return whether an error code ends the membership. A refusal that may pass does not, once
-        the group has accepted the member: it is reported, and the request is repeated."""
+        """Return whether an error code ends the membership. If the group has accepted the member
+        before, a refusal that may pass does not: it is reported, and the request is repeated."""
         if error.code in FINAL:
             return True
         return not (error.retriable or self.member.was_accepted)
@@ -323,11 +323,11 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     # ------------------------------------------------------------ leaving
 
     def _depart(self) -> None:
-        """Leave at the coordinator: once it is known, and again until it has answered. After one
-        session it has removed the member anyway, so the last attempt ends then."""
+        """Request to leave as soon as the coordinator is known, and again until it has answered.
+        After one session timeout it has removed the member anyway: the last attempt ends then."""
         member, leaving = self.member, self.member.leaving
         deadline = self.now + member.config.session_timeout
-        if leaving is not None:  # there is time for one attempt, even if none is left
+        if leaving is not None:  # one attempt gets its time, even after the application's deadline
             deadline = min(deadline, max(leaving.deadline, self.now + _MIN_ATTEMPT))
         self._move(
             self.DEPARTING,

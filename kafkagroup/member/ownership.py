@@ -8,7 +8,7 @@ Each protocol has one rule for which acknowledgement extends the lease, and for 
 
 - classic: heartbeats, for one session timeout; while the group rebalances, or waits for SyncGroup,
   no further than the rebalance timeout allows (`classic._extend_lease`). The application gets an
-  assignment once it has a lease.
+  assignment as soon as it has a lease.
 - KIP-848: heartbeats, for one session timeout. While the coordinator waits for a revocation, no
   further than the rebalance timeout allows (`consumer_protocol._extend_lease`).
 - ZooKeeper: confirmations by ZooKeeper's leader, for `LEASE_FRACTION` of the granted session

@@ -5,7 +5,8 @@ Events are past tense, effects imperative. The driver of a `step` answers every 
 `FindCoordinator` with a `Coordinator` in `Replied` or with `SendFailed`; every `Revoke` and `Lose`
 with `Revoked`; and every `Compute` with `Computed` or `ComputeFailed`. These events echo the token
 of their effect: one whose token is no longer current changes nothing. An `Assign` has no token, and
-is answered only if it failed, with `AssignFailed`.
+is answered only if it failed, with `AssignFailed`. All moments are on the lease clock (see
+`BaseEvent.now`).
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class GenerationInfo:
     leader_id: str
     """Empty where the coordinator assigns (KIP-848)."""
     protocol_name: str
-    """The assignor's name, by which members assign; where the coordinator assigns, the assignor
-    that this member requested, "" for none."""
+    """The name of the assignor by which members assign; where the coordinator assigns, that of the
+    assignor that this member requested, "" for none."""
     members: Mapping[str, bytes]
     """Member id -> metadata; filled on the leader only."""
     assignment: bytes
@@ -100,7 +101,8 @@ class MemberMetadata:
     topics: tuple[str, ...] = ()
     """Where the coordinator assigns: the topics subscribed to by name, sorted."""
     pattern: str | None = None
-    """Where the coordinator assigns: the regular expression subscribed to, in its syntax (RE2J)."""
+    """Where the coordinator assigns: the regular expression subscribed to, in its syntax
+    (RE2J); None for none."""
 
 
 # ---------------------------------------------------------------- events
@@ -158,6 +160,7 @@ class Computed(BaseEvent):
 
     token: int
     assignments: Mapping[str, bytes]
+    """Member id -> assignment."""
 
 
 @frozen(kw_only=True)
@@ -219,8 +222,8 @@ class Leaving(BaseEvent):
     """Whether to leave at the coordinator, which otherwise waits for the session to time out. None:
     dynamic members do, static members do not (KIP-1092)."""
     lost: bool = False
-    """The partitions are lost, and nothing is committed: the application did not poll in time, or
-    the client has adopted another cluster."""
+    """Whether the partitions are lost, and nothing is committed: the application did not poll in
+    time, or the client has adopted another cluster."""
     deadline: float = math.inf
     """When the member stops trying to leave. The coordinator then removes it at the end of its
     session."""
@@ -276,6 +279,7 @@ class FindCoordinator:
 
     token: int
     timeout: float
+    """Seconds until it must be found."""
 
 
 @frozen(kw_only=True)
@@ -314,7 +318,7 @@ class Compute:
 
 @frozen(kw_only=True)
 class Assign:
-    """A new generation has begun."""
+    """Have the application apply its assignment of a new generation."""
 
     generation: GenerationInfo
 

@@ -104,6 +104,7 @@ class _Step:
     # ------------------------------------------------------------ events
 
     def take(self, event: ZooKeeperEvent) -> None:
+        """Handle an event; ignore a stale one."""
         member = self.member
         match event:
             case Started():
@@ -189,6 +190,7 @@ class _Step:
             )
 
     def _on_registered(self) -> None:
+        # Drop the read in flight: its list may lack the new node.
         self._set(registering=None, reading=None, is_outdated=True, attempts=0)
         if self.member.phase is Phase.REGISTERING:
             self._move(Phase.MEMBER)
@@ -215,8 +217,8 @@ class _Step:
             )
             return
         view = View(read.version, read.nodes)
-        self._set(view=view, protocol_name=name, members=members, computing=self._token())
-        token = self.member.last_token
+        token = self._token()
+        self._set(view=view, protocol_name=name, members=members, computing=token)
         self.effects.append(
             Compute(token=token, protocol_name=name, members=members, instance_ids={})
         )
@@ -287,7 +289,7 @@ class _Step:
         elif token == member.reading:
             self._set(reading=None, is_outdated=True)
         elif token == member.confirming:
-            # Without the growing back-off: the lease expires meanwhile.
+            # No growing back-off: the lease would expire meanwhile.
             self._set(confirming=None, next_confirm_at=self.now + member.config.retry_backoff)
             return
         else:
@@ -367,10 +369,11 @@ class _Step:
 
     def _leave(self) -> None:
         if self.member.phase in (Phase.IDLE, Phase.LOSING):
-            return self._left()
+            self._left()
+            return
         # With the session, ZooKeeper deletes the member's node and all its claims.
         self._end_session()
-        return self._move(Phase.LEAVING)
+        self._move(Phase.LEAVING)
 
     def _left(self) -> None:
         self._move(Phase.LEFT)
@@ -421,7 +424,7 @@ class _Step:
 
     def _register_when_due(self) -> None:
         member = self.member
-        # Not while a claim is in flight: it fails when the member's node has changed.
+        # A claim or release in flight would fail if the member's node changed.
         if (
             member.phase is Phase.REVOKING
             or not member.must_register
@@ -462,7 +465,8 @@ class _Step:
         self.effects.append(ReadMembers(token=token))
 
     def _reconcile_when_due(self) -> None:
-        """Take one step from the held and assigned units towards the target."""
+        """Take one step from the held and assigned units towards the target: revoke, then release,
+        claim and assign."""
         member = self.member
         target = member.target
         if target is None or not (
@@ -475,7 +479,7 @@ class _Step:
         excess = member.uncertain | (member.held - target)
         is_due = self.now >= member.retry_at
         # The application is notified of its new member id with the assignment for it, even an equal
-        # one.
+        # one. With exclusive generations each registration changes the target, so none is equal.
         is_renamed = member.notified_registration != member.computed_registration
         if member.assigned_units - target:
             self._assign(keep)

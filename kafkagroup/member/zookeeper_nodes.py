@@ -2,11 +2,12 @@
 
 ```
 <root>/<group>/members/<member>   ephemeral: type and protocols, as below; never changed
-<root>/<group>/claims/<unit>      ephemeral: the name of the member that holds it
+<root>/<group>/claims/<claim>     ephemeral: the name of the member that has claimed it
 ```
 
-A unit is a partition, "orders:3". In a group with exclusive generations it is a generation, which
-each member claims for itself: "17@<name>". A generation is a version of the list of members.
+A unit is what a member claims: a partition, "orders:3"; or, in a group with exclusive generations,
+a generation, which is a version of the list of members, "17". A partition's claim has the name of
+the unit. A generation is claimed by all members at a time, so its claims are named "17@<name>".
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class MemberNode:
 
 @attrs.frozen
 class Paths:
-    """The paths of a group's nodes."""
+    """The paths of a group's nodes in ZooKeeper."""
 
     root: str
     group_id: str
@@ -69,17 +70,18 @@ class Paths:
 
     @property
     def group(self) -> str:
-        """The group's node. Dots are escaped, too: ZooKeeper rejects the names "." and ".."."""
+        """The path of the group's node. Dots are escaped, too: ZooKeeper rejects the names "." and
+        ".."."""
         return f"{self.root.rstrip('/')}/{quote(self.group_id, safe='').replace('.', '%2E')}"
 
     @property
     def members(self) -> str:
-        """Parent of the members."""
+        """The path of the parent of the members' nodes."""
         return f"{self.group}/members"
 
     @property
     def claims(self) -> str:
-        """Parent of the claims."""
+        """The path of the parent of the claims' nodes."""
         return f"{self.group}/claims"
 
     def member(self, member_id: str) -> str:
@@ -87,7 +89,8 @@ class Paths:
         return f"{self.members}/{member_id}"
 
     def claim(self, unit: str) -> str:
-        """Return the path of a claim's node."""
+        """Return the path of a claim's node. `unit`: that of a partition, or a
+        `generation_claim`."""
         return f"{self.claims}/{unit}"
 
 
@@ -139,13 +142,15 @@ def _text(value: object) -> str:
 
 
 def admitted(nodes: Iterable[MemberNode]) -> tuple[str, Mapping[str, bytes]]:
-    """Return the group's protocol, and its members: member id -> metadata, by registration.
+    """Return the group's protocol, and its members in the order of registration: member id ->
+    metadata for this protocol. "" and no members if none is admitted.
 
     A member is not admitted if its type differs from that of the earlier members, or if it shares
     no protocol with all of them. Of several common protocols, the first member's preferred one is
     used. The result is the same for every reader of the same list.
     """
-    kind, common = "", tuple[str, ...]()
+    kind = ""
+    common: tuple[str, ...] = ()
     members: dict[str, Metadata] = {}
     for node in sorted(nodes, key=lambda node: node.order):
         try:

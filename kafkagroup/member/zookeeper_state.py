@@ -1,7 +1,7 @@
 """The state of a member whose group is kept in ZooKeeper: its phases, the legal moves, its fields.
 
 A unit is what a member claims: a partition, or a whole generation
-(`MemberConfig.exclusive_generations`).
+(`MemberConfig.exclusive_generations`). Times are seconds on the lease clock.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ timeout.
 
 The leader's timeout runs from the last ping that it has processed. That may be older than the
 confirmation: by the interval between two pings, a sixth of the session timeout here, and by half a
-tick of the servers, at most a quarter of it. The rest is for clocks that drift."""
-
+tick of the servers, at most a quarter of the session timeout. The rest is for clocks that drift."""
 
 _CONFIRM_FRACTION = 1 / 6
 """The interval between confirmations, as a fraction of the session timeout. `LEASE_FRACTION`
@@ -120,13 +119,14 @@ class Member:
     session: int = 0
     """The number of the current session, counted by this member."""
     timeout: float = 0.0
-    """The granted session timeout; zero before there is a session."""
+    """The granted session timeout in seconds; zero before there is a session."""
     registration: int = 0
     """How often the member has registered. The number is part of the member id, so that the content
     of a node never changes."""
     must_register: bool = False
     """Whether to register again: its metadata has changed, or all members must compute again."""
     view: View | None = None
+    """The list of members in use; None before it was read in this session."""
     is_outdated: bool = False
     """Whether the list of members must be read again."""
     members: Mapping[str, bytes] = attrs.field(factory=dict)
@@ -171,6 +171,7 @@ class Member:
     attempts: int = 0
     """Failures in a row, for back-off."""
     leaving: Leaving | None = None
+    """The event by which the application left; None if it has not."""
     last_token: int = 0
 
     @property
@@ -195,8 +196,9 @@ class Member:
         return self.phase is Phase.MEMBER and self.target is not None
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether the assignment is fully applied. Its generation does not matter: the application
-        is not notified of a newer list of members that leaves the assignment as it is."""
+        """Return whether the assignment is fully applied. Its generation does not matter: the
+        application is not notified of a newer list of members that leaves the assignment as it
+        is."""
         return self.assigned_units == self.target
 
     @property

@@ -1,9 +1,13 @@
 """Events and effects of a membership kept in ZooKeeper, besides those of all members.
 
-The driver answers each request (`Register`, `ReadMembers`, `Confirm`, `Claim`, `Release`) once,
-with its event or with `RequestFailed`, and each `AssignUnits` with `AssignmentApplied` or
-`AssignFailed`. Events of the session answer the effects with a session number. After `Disconnect`
-the requests of the session get no answer, and only `SessionClosed` follows.
+A unit is what a member claims: a partition such as "orders:3", or a generation such as "17" (see
+`zookeeper_nodes`). `session` is not ZooKeeper's session id: a member numbers its sessions, from 1.
+
+The driver answers each `Register`, `ReadMembers`, `Confirm`, `Claim` and `Release` once, with
+`Registered`, `MembersRead`, `Confirmed`, `Claimed` or `Released`, or with `RequestFailed`; and each
+`AssignUnits` with `AssignmentApplied` or `AssignFailed`. `Connect` begins a session, whose events
+follow, until `Disconnect` ends it. From then on its requests get no answer, and its only event is
+`SessionClosed`.
 """
 
 from __future__ import annotations
@@ -64,12 +68,13 @@ class SessionEstablished(BaseEvent):
 
     session: int
     timeout: float
-    """The granted timeout: after this time without contact, the session and all claims end."""
+    """The granted timeout, in seconds: after this time without contact, the session and all claims
+    end."""
 
 
 @attrs.frozen(kw_only=True)
 class SessionExpired(BaseEvent):
-    """ZooKeeper has ended the session and deleted its claims: others may hold them."""
+    """ZooKeeper has ended the session and deleted its claims: other members may hold the units."""
 
     session: int
 
@@ -98,7 +103,7 @@ class Registered(BaseEvent):
 
 @attrs.frozen(kw_only=True)
 class MembersChanged(BaseEvent):
-    """The list of members has changed since it was read."""
+    """The list of members has changed since the last `ReadMembers`."""
 
     session: int
 
@@ -115,7 +120,7 @@ class MembersRead(BaseEvent):
 
 @attrs.frozen(kw_only=True)
 class Confirmed(BaseEvent):
-    """ZooKeeper's leader knew the session after the `Confirm` was sent."""
+    """ZooKeeper's leader still knew the session after the `Confirm` was sent."""
 
     token: int
     version: int
@@ -124,7 +129,8 @@ class Confirmed(BaseEvent):
 
 @attrs.frozen(kw_only=True)
 class Claimed(BaseEvent):
-    """The result of a `Claim`. Other members hold the units that were not granted."""
+    """The result of a `Claim`. Other members hold the units that were not granted, or still claim
+    another generation."""
 
     token: int
     granted: frozenset[str]
@@ -214,7 +220,8 @@ class Confirm:
 
 @attrs.frozen(kw_only=True)
 class Claim:
-    """Claim units that no other session holds."""
+    """Claim those of these units that no other session holds; a generation, only if no other
+    session claims another one."""
 
     token: int
     units: frozenset[str]
@@ -237,7 +244,7 @@ class AssignUnits:
     generation: GenerationInfo
     units: frozenset[str]
     deadline: float
-    """When to stop waiting for records in flight."""
+    """When to stop waiting for records in flight, on the lease clock."""
 
 
 ZooKeeperEffect = (

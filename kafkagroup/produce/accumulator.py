@@ -1,4 +1,5 @@
-"""The records that a producer has accepted and not finished, in batches by partition.
+"""The records that a producer has accepted, until they end, in batches by partition. A record ends
+when it is acknowledged, or has failed.
 
 Compiled where possible, with the types in `accumulator.pxd`: `add` runs for each record.
 """
@@ -41,7 +42,9 @@ class Accumulator:
         clock: Callable[[], float],
         random: Callable[[], float],
     ) -> None:
-        """Sizes in bytes, the timeout in seconds."""
+        """Sizes are in bytes, the timeout in seconds. `identities`: None for a producer that is not
+        idempotent. `partitioner`: None for that of Java's producer. `random`: returns a number from
+        0.0 to 1.0."""
         self.used = 0
         """The bytes of the records that have not ended."""
         self.limit = buffer_memory
@@ -75,7 +78,8 @@ class Accumulator:
     ) -> ProduceBatch:
         """Accept a record; return its batch, of which it is the last one. `timestamp` in ms.
 
-        Raises: BufferFullError; ConfigurationError for what cannot be a record, or is too large.
+        Raises: BufferFullError; ConfigurationError for what cannot be a record, or is too large, or
+        a partition that does not exist; what the partitioner raises.
         """
         if key is not None and type(key) is not bytes:
             key = _bytes("key", key)
@@ -89,6 +93,7 @@ class Accumulator:
         if headers:
             headers = _headers(headers)
             for name, content in headers:
+                # Two lengths of up to 5 bytes come before the name and the content.
                 size += len(name.encode(errors="surrogateescape")) + 10
                 if content is not None:
                     size += len(content)
@@ -124,7 +129,7 @@ class Accumulator:
 
     def add_encoded(self, topic: str, partition: int, encoded: EncodedRecords) -> None:
         """Accept records that are encoded already, as one batch: for a partition, or with -1 for
-        one that is drawn. The number of partitions is known. A batch that is larger than the
+        one that is drawn. The number of partitions must be known. A batch that is larger than the
         memory is accepted when no other takes any.
 
         Raises: BufferFullError; ConfigurationError for a partition that does not exist.
@@ -181,6 +186,7 @@ class Accumulator:
         timestamp: int,
         size: int,
     ) -> ProduceBatch:
+        """Keep a record until the number of partitions is known."""
         unplaced = queues.unplaced
         is_new = unplaced is None
         if unplaced is None:
@@ -195,7 +201,8 @@ class Accumulator:
         return unplaced
 
     def topic(self, topic: str) -> TopicQueues:
-        """Return the queues of a topic. Raises: ConfigurationError if no topic has such a name."""
+        """Return the queues of a topic, which the first call creates. Raises: ConfigurationError if
+        no topic can have this name."""
         if (known := self.topics.get(topic)) is not None:
             return known
         if not isinstance(topic, str) or not topic:
@@ -213,7 +220,7 @@ class Accumulator:
 
     def place(self, queues: TopicQueues) -> None:
         """Give the records that have waited for the number of partitions their partitions, in their
-        order. One whose partition does not exist fails."""
+        order. One whose partition does not exist fails, and one for which the partitioner fails."""
         unplaced, queues.unplaced = queues.unplaced, None
         if unplaced is None:
             return
@@ -221,7 +228,7 @@ class Accumulator:
         for partition, key, value, headers, timestamp, size in unplaced.waiting:
             try:
                 queue = queues.choose(key, size) if partition is None else queues.queue(partition)
-            except Exception as error:  # also the partitioner's
+            except Exception as error:  # the partitioner may raise any
                 places.append((self._failed(unplaced, error, size), 0))
             else:
                 batch = self._append(
@@ -231,6 +238,7 @@ class Accumulator:
         unplaced.move(places)
 
     def _failed(self, unplaced: ProduceBatch, error: Exception, size: int) -> ProduceBatch:
+        """Return a batch of one of the records, which has failed."""
         batch = ProduceBatch(unplaced.tp, unplaced.created_at, unplaced.deadline, 0)
         batch.count, batch.size = 1, size
         if not isinstance(error, KafkaGroupError):
@@ -239,15 +247,15 @@ class Accumulator:
         return batch
 
     def release(self, batch: ProduceBatch) -> None:
-        """Release the memory of a batch that has ended. Not for one whose records have moved: the
-        batches that have them count it."""
+        """Release the memory of a batch that has ended. Not to be called for a batch whose records
+        have moved: that memory counts for the batches that have them now."""
         self.used -= batch.size
         batch.size = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether the last record that there was no room for would still not fit; or the largest
-        one would not, and more than half of the memory is used."""
+        """Whether the last record that there was no room for would still not fit; or a record of
+        the largest size would not, and more than half of the memory is used."""
         if self.used + self._needed > self.limit:
             return True
         return self.used > max(self.limit - self.max_record, self.limit // 2)

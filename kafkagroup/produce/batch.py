@@ -30,30 +30,30 @@ class EndEvent(Protocol):
 class ProduceBatch:
     """Consecutive records for one partition, encoded as they are added.
 
-    A record is known by its batch and its index in it. It ends once: with its offset or an error;
-    or it moves to another batch, because its batch was too large and is split, or its partition is
-    known now.
+    A record is identified by its batch and its index there. It ends with its offset or an error; or
+    it moves to another batch, because its batch was too large and is split, or because its
+    partition was not known before.
     """
 
     def __init__(
         self, tp: TopicPartition, created_at: float, deadline: float, timestamp: int
     ) -> None:
         """`created_at` and `deadline`, when its records fail, are on the loop's clock; `timestamp`
-        is that of its first record."""
+        is that of its first record, in ms."""
         self.tp = tp
         self.created_at = created_at
         self.deadline = deadline
         self.base_timestamp = timestamp
         self.max_timestamp = timestamp
         self.records = bytearray(HEADER_SIZE)
-        """Room for the header, and the records as the log has them; empty once they are in
+        """Room for the header, and the encoded records, not compressed; empty once they are in
         `data`."""
         self.count = 0
         self.size = 0
         """The bytes of the records that count against the memory of the producer."""
         self.data: bytearray | None = None
-        """The batch as it is sent, which is not changed after that. A batch that may have been
-        written keeps these bytes."""
+        """The batch as `encode` last returned it, which is not changed any more: a batch that may
+        have been written is sent again as it was. None before that, and after the end."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = NO_SEQUENCE
@@ -68,7 +68,7 @@ class ProduceBatch:
         """The timestamp that the broker gave the records, in ms; -1 if they keep their own."""
         self.error: KafkaGroupError | None = None
         self.is_failure_noted = False
-        """Whether the failure is counted, and kept for those who have not read it."""
+        """Whether the failure is counted, and kept for `flush()` to raise."""
         self.read_count = 0
         """The number of records whose outcome the application has awaited, or awaits."""
         self.moved: Sequence[tuple[ProduceBatch, int]] | None = None
@@ -87,7 +87,7 @@ class ProduceBatch:
         self.size += size
 
     def fill(self, encoded: EncodedRecords) -> None:
-        """Take records that are encoded already, as all records of the batch so far."""
+        """Put records that are encoded already into the batch, which has none."""
         self.records, self.count, self.base_timestamp, self.max_timestamp = encoded
         self.size = len(self.records)
 
@@ -98,8 +98,8 @@ class ProduceBatch:
         self.base_sequence = base_sequence
 
     def encode(self, codec: Codec, level: int | None, is_transactional: bool) -> bytearray:
-        """Return the batch as it is sent. The first call compresses it; a batch that was stamped
-        anew is sealed again."""
+        """Return the batch as it is sent. The first call compresses the records; each one writes
+        the header anew, as the batch may have been stamped again."""
         if self.data is not None:
             batch = bytearray(self.data)  # a copy: a request may still have the other one
         elif codec is Codec.NONE:
@@ -138,14 +138,14 @@ class ProduceBatch:
 
     def _end(self) -> None:
         self.has_ended = True
-        self.records = bytearray(HEADER_SIZE)
+        self.records = bytearray(HEADER_SIZE)  # as in a new batch: frees the memory
         self.data = None
         if self.end_event is not None:
             self.end_event.set()
             self.end_event = None
 
     def error_of(self, index: int) -> NotWrittenError | None:
-        """Return why a record was not written; None if it was."""
+        """Return why a record of a batch that has ended was not written; None if it was."""
         error = self.error
         if error is None:
             return None

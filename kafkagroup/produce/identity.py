@@ -35,10 +35,12 @@ class Identities:
         return self.current is not NO_IDENTITY
 
     def bump(self, last: ProducerIdentity) -> None:
-        """Begin a new epoch for a partition that cannot continue in `last`, unless another one has
-        begun it. After the highest epoch there is no id until the brokers give a new one.
+        """Begin a new epoch for a partition that cannot continue in `last`, unless another
+        partition has begun it. After the highest epoch there is no id until the brokers give a new
+        one.
 
-        Without a coordinator no marker needs a later epoch, so the highest can be used, too.
+        Without a coordinator no transaction marker needs a later epoch, so the highest can be used,
+        too.
         """
         if last != self.current:
             return

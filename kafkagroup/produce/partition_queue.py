@@ -6,12 +6,14 @@ The rules of idempotence, with N the most batches in flight (`number` means sequ
 - A batch gets its sequence number when it is first sent, and keeps it, with its bytes, id and
   epoch, as long as it may have been written.
 - One batch is in flight until the leader has acknowledged one under this id and epoch: brokers from
-  2.5 on accept any first number of a producer that they do not know (KAFKA-15591). After that N.
+  2.5 on accept any first number of a producer that they do not know (KAFKA-15591). After that N
+  may be in flight.
 - What was not acknowledged is sent again one batch at a time, the lowest number first.
-- If a number will never be used, those after it cannot be: once no batch is unresolved, the
-  partition begins a new epoch, at 0. In a transaction, whose epoch is the coordinator's, it
-  continues with the number that the leader expects. If the leader may expect several, because the
-  outcome of a batch is unknown, nothing is sent before the coordinator has given another epoch.
+- If a number will never be used, those after it cannot be. First the batches that may have been
+  written are sent again. Then the partition begins a new epoch, at 0. In a transaction, whose epoch
+  is the coordinator's, it continues with the number that the leader expects. If the leader may
+  expect several, because the outcome of a batch is unknown, nothing is sent before the coordinator
+  has given another epoch.
 """
 
 from __future__ import annotations
@@ -123,8 +125,8 @@ class PartitionQueue:
             self.open = None
 
     def follow(self, leader: int, topic_id: UUID) -> None:
-        """Note the leader, and the id of the topic. Another leader confirms anew; another topic has
-        another log, whose numbers begin at 0."""
+        """Note the leader, and the id of the topic. Another leader has yet to acknowledge a batch;
+        another topic has another log, whose numbers begin at 0."""
         if leader != self._leader:
             self._leader, self._is_confirmed = leader, False
         if topic_id not in (self._topic_id, NO_ID):
@@ -137,12 +139,12 @@ class PartitionQueue:
 
     def next(self, now: float) -> ProduceBatch | None:
         """Return the batch that may be sent now, which stays in the queue until `taken`; None if
-        there is none. Begins a new epoch before, if one is due."""
+        there is none. If a new epoch is due, begin it first."""
         if now < self.retry_at:
             return None
         if self._is_new_epoch_needed and not self.in_flight:
             # First send again what may have been written. Brokers refuse batches behind one that
-            # was not written, and in a new epoch late requests of the last one: if the first
+            # was not written, and after a new epoch late requests of the one before: if the first
             # retried batch was not written, none was, and none will be. In a transaction the epoch
             # continues, so a late request of each of them may still be written.
             candidates = self.retried if self._is_coordinated else self.retried[:1]
@@ -164,6 +166,7 @@ class PartitionQueue:
         return self._identities is not None and self._identities.is_coordinated
 
     def _is_full(self, now: float) -> bool:
+        """Return whether no further batch may be in flight."""
         if now - self._acknowledged_at > _MAX_IDLE:
             self._is_confirmed = False
         # Brokers know a batch again while it is one of the last five: none may come after one that
@@ -181,21 +184,20 @@ class PartitionQueue:
             return None
         if self._identity != identities.current:
             if self.in_flight:
-                return None  # those in flight are of the last epoch
+                return None  # those in flight are of the epoch before
             self._identity = identities.current
             self._next_sequence = self._expected_sequence = 0
             self._is_confirmed = False
             self._is_new_epoch_needed = self._has_unresolved = False
         elif self._is_new_epoch_needed:
-            return None  # while something is in flight; or until the coordinator gives one
+            return None  # while something is in flight, or until the coordinator has given it
         batch = self.closed[0]
         batch.stamp(*self._identity, self._next_sequence)
         return batch
 
     def _renumber(self) -> None:
-        """Begin a new epoch, or in a transaction continue with the number that the leader expects:
-        no batch is unresolved. The retried batches were certainly not written, and are sent as if
-        for the first time."""
+        """Begin a new epoch, or in a transaction continue with the number that the leader expects.
+        The retried batches were certainly not written, and are sent as if for the first time."""
         for batch in reversed(self.retried):
             batch.stamp(*NO_IDENTITY, NO_SEQUENCE)
             batch.is_maybe_written = False
@@ -218,9 +220,9 @@ class PartitionQueue:
         self.in_flight.append(batch)
 
     def put_back(self, batch: ProduceBatch, at: float) -> None:
-        """Note that this attempt at the batch was not sent. The batch may be sent from `at` on. Its
-        number is free again if it is the last one and the batch was certainly not written; else the
-        batch keeps it."""
+        """Note that this attempt at the batch was not sent. The batch may be sent from `at` on,
+        unless it has ended. Its number is free again if no later one was used and the batch was
+        certainly not written; else the batch keeps it."""
         self.in_flight.remove(batch)
         self.retry_at = max(self.retry_at, at)
         has_last_number = (
@@ -278,8 +280,8 @@ class PartitionQueue:
             self._insert(batch)
 
     def _insert(self, batch: ProduceBatch) -> None:
-        """Put a batch among the retried ones, in their order. Numbers begin again at 0: compare
-        their distance. Without numbers one is in flight at a time, the oldest."""
+        """Put a batch among the retried ones, in the order of their numbers. Without numbers one is
+        in flight at a time, the oldest."""
         if batch.base_sequence == NO_SEQUENCE:
             self.retried.insert(0, batch)
             return
@@ -332,7 +334,7 @@ class PartitionQueue:
             if sequence != NO_SEQUENCE:
                 half.stamp(batch.producer_id, batch.producer_epoch, sequence)
                 sequence = _sequence_after(half)
-        for half in reversed(halves):
+        for half in reversed(halves):  # because without numbers each becomes the first
             self._insert(half)
 
     def expire(self, now: float, why: KafkaGroupError) -> list[ProduceBatch]:
@@ -389,4 +391,5 @@ def _is_before(one: ProduceBatch, other: ProduceBatch) -> bool:
 
 
 def _is_lower(one: int, other: int) -> bool:
+    """Whether a number is before another. Numbers begin again at 0, so their distance counts."""
     return 0 < (other - one) % _SEQUENCES < _SEQUENCES // 2

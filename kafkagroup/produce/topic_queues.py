@@ -48,6 +48,8 @@ class TopicQueues:
         partitioner: Partitioner | None,
         now: float,
     ) -> None:
+        """`create`: creates the queue of a topic and partition number. `random`: returns a number
+        from 0.0 to 1.0. `partitioner`: None for that of Java's producer. `now`: the loop's time."""
         self.name = name
         self.queues: list[PartitionQueue] = []
         """By partition number; empty as long as the number of partitions is not known."""
@@ -56,13 +58,15 @@ class TopicQueues:
         self.unplaced: UnplacedRecords | None = None
         """The records that wait for the number of partitions."""
         self.awaiting_count = 0
-        """The number of calls that wait for it."""
+        """The number of calls that wait for the number of partitions."""
         self.used_at = now
-        """When a record was last added."""
+        """When a batch last began, or the number of partitions was last wanted; on the loop's
+        clock."""
         self._create = create
         self._random = random
         self._partitioner = partitioner
         self._sticky = -1
+        """The partition that takes records without a key; -1 before the first."""
         self._left = 0
         """The bytes that the sticky partition still takes."""
 
@@ -78,7 +82,8 @@ class TopicQueues:
             self.queues.append(self._create(self.name, number))
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
-        """Return the queue for a record of `size` bytes. The partitions must be known."""
+        """Return the queue for a record of `size` bytes. The partitions must be known. Raises: what
+        the partitioner raises; ConfigurationError if it returns a partition that does not exist."""
         if self._partitioner is not None:
             number = self._partitioner(self.name, key, len(self.queues))
             if number is not None:

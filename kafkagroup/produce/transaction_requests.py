@@ -32,7 +32,8 @@ __all__ = [
 
 
 def init_request(state: Transactions) -> InitProducerIdRequest:
-    """Request the first epoch, or as the owner of the present one the next (KIP-360)."""
+    """Return the request for the first epoch, or, as the owner of the present one, for the next
+    (KIP-360)."""
     return InitProducerIdRequest(
         transactional_id=state.transactional_id,
         transaction_timeout_ms=state.timeout_ms,
@@ -44,7 +45,7 @@ def init_request(state: Transactions) -> InitProducerIdRequest:
 def add_partitions_request(
     state: Transactions, partitions: Collection[TopicPartition]
 ) -> AddPartitionsToTxnRequest:
-    """Add partitions, in the versions for clients."""
+    """Return the request to add partitions, in the versions for clients."""
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=state.transactional_id,
         v3_and_below_producer_id=state.producer_id,
@@ -57,7 +58,7 @@ def add_partitions_request(
 
 
 def add_offsets_request(state: Transactions, group_id: str) -> AddOffsetsToTxnRequest:
-    """Add the offsets of a group."""
+    """Return the request to add the offsets of a group."""
     return AddOffsetsToTxnRequest(
         transactional_id=state.transactional_id,
         producer_id=state.producer_id,
@@ -71,7 +72,7 @@ def offsets_request(
     group: GroupIdentity,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> TxnOffsetCommitRequest:
-    """Commit the offsets of a group with the transaction."""
+    """Return the request to commit the offsets of a group with the transaction."""
     return TxnOffsetCommitRequest(
         transactional_id=state.transactional_id,
         group_id=group.group_id,
@@ -103,7 +104,7 @@ def _offset(partition: int, offset: OffsetAndMetadata) -> TxnOffsetCommitRequest
 
 
 def end_request(state: Transactions) -> EndTxnRequest:
-    """Commit or abort."""
+    """Return the request to commit the transaction, or to abort it."""
     return EndTxnRequest(
         transactional_id=state.transactional_id,
         producer_id=state.producer_id,

@@ -27,8 +27,8 @@ ENDS_EPOCH = 2
 
 
 class Phase(Enum):
-    """The phases of a transactional producer: those of Java's `TransactionManager`, and
-    UNRESOLVED."""
+    """The phases of a transactional producer: those of Java's `TransactionManager`, with UNRESOLVED
+    and FENCED in addition."""
 
     UNINITIALIZED = "uninitialized"
     """Without producer id and epoch."""
@@ -43,7 +43,8 @@ class Phase(Enum):
     COMMITTING = "committing"
     """The request to commit is in flight, or waits for its retry."""
     ABORTING = "aborting"
-    """Likewise to abort; or requests that add to the transaction are first to be answered."""
+    """The request to abort is in flight, or waits for its retry, or for the responses to requests
+    that add to the transaction."""
     UNRESOLVED = "unresolved"
     """The call that ended the transaction was given up. The same request is repeated until it is
     answered; the next transaction waits for that."""
@@ -67,12 +68,13 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     },
     Phase.INITIALIZING: {
         **_TO_ENDED,
-        Phase.READY: "Replied with an epoch; or CallAbandoned, if there is an earlier one",
+        Phase.READY: "Replied with an epoch; CallAbandoned, if there is an earlier one; or Refused,"
+        " if it was requested only for another timeout",
         Phase.UNINITIALIZED: "CallAbandoned, before there was an epoch",
     },
     Phase.READY: {
-        Phase.IN_TRANSACTION: "BeginRequested; or Replied, with the epoch that it needs",
-        Phase.INITIALIZING: "BeginRequested, where it needs a new epoch",
+        Phase.IN_TRANSACTION: "BeginRequested; or, if its call waited, the event that led to READY",
+        Phase.INITIALIZING: "likewise, where the transaction needs a new epoch",
     },
     Phase.IN_TRANSACTION: {
         **_TO_ENDED,
@@ -131,14 +133,14 @@ class Call:
     version: int = 0
     """The `transaction.version` of the transaction to begin."""
     timeout_ms: int | None = None
-    """Its timeout; None: as the last one."""
+    """The timeout of the transaction to begin; None: that of the last one."""
     former_timeout_ms: int | None = None
     """The timeout that the coordinator has, if another epoch is only for `timeout_ms`."""
 
 
 @frozen
 class Attempt:
-    """A request that is sent until it is answered."""
+    """A request that is repeated until it is answered."""
 
     send: Send
     """The effect of the last attempt."""

@@ -103,6 +103,7 @@ _LAST_EPOCH = 2**15 - 2
 """The last epoch of a producer id; the producer gets another id after it. The coordinator keeps
 the highest, 2^15 - 1, to fence the producer."""
 
+# The lowest and the highest version of each request.
 _INIT_VERSIONS = (0, 5)
 _OWNER_INIT_VERSIONS = (3, 5)
 """From version 3 on InitProducerId names the present owner (KIP-360)."""
@@ -116,6 +117,8 @@ _EPOCH_ENDING_VERSIONS = (5, 5)
 """Of EndTxn and TxnOffsetCommit, from `transaction.version` 2 on."""
 
 _STALE_MEMBER = FENCED_COMMITS | {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS}
+"""The codes that refuse the offsets of a member whose generation or epoch is not the current
+one."""
 
 
 def step(state: Transactions, event: Event) -> tuple[Transactions, tuple[Effect, ...]]:
@@ -130,6 +133,8 @@ def step(state: Transactions, event: Event) -> tuple[Transactions, tuple[Effect,
 
 
 class _Step:
+    """One call of `step`: the state so far, and the effects."""
+
     def __init__(self, state: Transactions, now: float) -> None:
         self.state = state
         self.now = now
@@ -243,8 +248,8 @@ class _Step:
         )
         match self.state.phase:
             case Phase.INITIALIZING:
-                known = self.state.has_identity
-                self._move(Phase.READY if known else Phase.UNINITIALIZED, attempt=None)
+                has_identity = self.state.has_identity
+                self._move(Phase.READY if has_identity else Phase.UNINITIALIZED, attempt=None)
             case Phase.COMMITTING if call.kind is CallKind.COMMIT and not self._is_end_uncertain:
                 # The coordinator has no request to commit, so the transaction can be aborted.
                 self._move(Phase.ABORTABLE_ERROR, attempt=None, error=error)
@@ -261,11 +266,11 @@ class _Step:
 
     def _initialize(self) -> None:
         """Request an epoch: the first, or the next as the owner of the present one."""
-        known = self.state.has_identity
+        is_owner = self.state.has_identity
         # `needs_epoch` is set until there is a response: if this call is given up, the next `begin`
         # requests the epoch again.
-        self._move(Phase.INITIALIZING, needs_epoch=known)
-        versions = _OWNER_INIT_VERSIONS if known else _INIT_VERSIONS
+        self._move(Phase.INITIALIZING, needs_epoch=is_owner)
+        versions = _OWNER_INIT_VERSIONS if is_owner else _INIT_VERSIONS
         self._set(attempt=self._attempt(init_request(self.state), versions))
 
     def _on_init(self, attempt: Attempt, response: Any) -> None:
@@ -802,6 +807,7 @@ class _Step:
     def _error(
         self, what: str, code: int, topic: str | None = None, group: str | None = None
     ) -> KafkaGroupError:
+        """Return the error of a code in a response. `what`: what the request was to do."""
         name = f"transactional id {self.state.transactional_id!r}"
         match code:
             case ErrorCode.PRODUCER_FENCED | ErrorCode.INVALID_PRODUCER_EPOCH:
@@ -840,7 +846,8 @@ class _Step:
         advice = "give each producer an id of its own"
         is_open = self.state.phase not in (Phase.INITIALIZING, Phase.UNINITIALIZED)
         timeout = self._timeout_text() if is_open else ""
-        return ProducerFencedError(f"{what}: {timeout}{'; or ' * bool(timeout)}{other}: {advice}")
+        reason = f"{timeout}; or {other}" if timeout else other
+        return ProducerFencedError(f"{what}: {reason}: {advice}")
 
     def _timeout_text(self) -> str:
         """Say that the coordinator has aborted the transaction at its timeout; "" if it has not
@@ -888,7 +895,7 @@ class _Step:
 def _action(
     actions: Mapping[int, TransactionAction], code: int, other: TransactionAction
 ) -> TransactionAction | None:
-    """Return the reaction to a code, `other` for one that is not in the table; None for success."""
+    """Return the reaction to an error code: that of the table, else `other`. None for success."""
     return None if code == ErrorCode.NONE else actions.get(code, other)
 
 
@@ -904,7 +911,7 @@ def _codes_of(
 
 
 _MISSING = -(2**16)
-"""In place of an error code, of which none is so low: they have 16 bits."""
+"""Stands for a code that is missing. Error codes have 16 bits, so none is so low."""
 
 _SEVERITY = (
     None,

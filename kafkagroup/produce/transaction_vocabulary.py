@@ -196,7 +196,7 @@ class Destination(Enum):
 
 @frozen(kw_only=True)
 class Send:
-    """Send a request, after a back-off if it is a retry, unless its token is no longer current."""
+    """Send a request, after a backoff if it is a retry, unless its token is no longer current."""
 
     token: int
     request: Request[Any]
@@ -208,7 +208,7 @@ class Send:
     lowest: int = 0
     """The lowest version likewise; without one that the broker has, the request is `Refused`."""
     attempts: int = 0
-    """The attempts before this one, for the back-off."""
+    """The attempts before this one, for the backoff."""
     awaits_markers: bool = False
     """Whether the last attempt was refused because the markers of the transaction before are still
     being written. That takes milliseconds, so the backoff is short."""

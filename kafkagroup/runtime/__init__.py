@@ -1,4 +1,4 @@
-"""The tasks of members and consumers: they run the pure steps of `member` and `consume` over
+"""The tasks of clients: they run the pure steps of `member`, `consume` and `produce` over
 `transport`.
 
 Tasks, timers, callbacks and events live here. Nothing here opens a socket, encodes bytes or decides

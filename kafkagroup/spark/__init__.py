@@ -40,6 +40,7 @@ _HOMES = {
     "reconcile": "commits",
     "register": "source",
 }
+"""Public name -> the module of this package that defines it."""
 
 
 if not TYPE_CHECKING:  # a type checker would accept every name

@@ -44,7 +44,7 @@ class _Failures:
 
 
 _failures: ContextVar[_Failures] = ContextVar("_failures")
-"""Those of the call that runs: several run at the same time, as fetches do."""
+"""The failures of the call that this task runs; other tasks may run calls at the same time."""
 
 
 class Session:
@@ -58,6 +58,7 @@ class Session:
         self._topics = set(options.topics)
         """The topics whose metadata each refresh requests."""
         self._stack = ExitStack()
+        # Set by `__enter__`.
         self._portal: BlockingPortal
         self._cluster: Cluster
 
@@ -66,6 +67,7 @@ class Session:
             self._portal = stack.enter_context(start_blocking_portal())
             stop = self._portal.call(anyio.Event)
             running, self._cluster = self._portal.start_task(self._run, stop)
+            # The last callback is called first: end `_run`, wait for it, then end the loop.
             stack.callback(running.result)
             stack.callback(self._portal.call, stop.set)
             self._stack = stack.pop_all()
@@ -80,7 +82,9 @@ class Session:
         self._stack.close()
 
     async def _run(self, stop: anyio.Event, *, task_status: TaskStatus[Cluster]) -> None:
+        """Run the tasks of the cluster until `stop` is set."""
         options = self._options
+        # The type is ignored because the values of `security` have several types.
         security = Security(**options.security) if options.security else None  # type: ignore[arg-type]
         client = ClientOptions(
             client_id=options.client_id,
@@ -117,6 +121,8 @@ class Session:
         return self._portal.call(self._bounded, work, timeout)
 
     async def _bounded(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
+        """Await `work`, until the timeout. Raises: then the last retriable error, or
+        RequestTimeoutError without one."""
         failures = _Failures()
         _failures.set(failures)
         seconds = self._options.api_timeout if timeout is None else timeout
@@ -141,7 +147,7 @@ class Session:
             attempts += 1
             try:
                 return await request()
-            except ClusterChangedError:
+            except ClusterChangedError:  # which is among RETRIED_ERRORS
                 raise
             except RETRIED_ERRORS as error:
                 if self._cluster.logins.is_final(error):

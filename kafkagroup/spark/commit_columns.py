@@ -53,6 +53,8 @@ def decode_commits(
     """Decode the commits among these records. `commit_type` is the type of their structs. A time
     after `last_millisecond` is replaced by it."""
     key_index, distinct_keys = _keys(keys)
+    # A value has version (2 bytes), offset (8), leader epoch (4), metadata with its length, commit
+    # time (8), and in version 4 tagged fields.
     starts, lengths, data = _bytes(values)
     is_tombstone = np.asarray(values.is_null())
     version = _number(data, starts, 0, ">i2", lengths >= 2)
@@ -118,7 +120,8 @@ def _keys(keys: pa.Array) -> tuple[_Array, pa.StructArray]:
 
 
 def _key(data: bytes | None) -> tuple[str, str, int] | None:
-    """Return group, topic and partition of an OffsetCommitKey; None for a key of another type."""
+    """Return group, topic and partition of an OffsetCommitKey; None for a key of another type. It
+    has version (2 bytes), group and topic, each after its length (2), and partition (4)."""
     if data is None or data[:2] != _KEY_VERSION:
         return None
     topic_at = 4 + int.from_bytes(data[2:4], "big", signed=True)

@@ -87,6 +87,7 @@ def commit(
     renew: bool = False,
 ) -> dict[TopicPartition, int]:
     """Commit the end of a batch that is in Spark's commit log; return the offsets that are new.
+    `timeout`: seconds for each request to the group; None: the option's.
 
     With `renew`, unchanged offsets are committed again: brokers delete the offsets of a group
     without members `offsets.retention.minutes` after their last commit.

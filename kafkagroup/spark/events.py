@@ -101,6 +101,7 @@ _KINDS = {
     module.__name__: module.__name__.rpartition(".")[2]
     for module in (classic, consumer, offsets, share, streams)
 }
+"""Module of a record's schema -> `kind` of its event, the last part of the module's name."""
 _COMMITS = (offsets.OffsetCommitKey, offsets.LegacyOffsetCommitKey)
 
 

@@ -90,12 +90,12 @@ def write_text(spark: SparkSession, file: str, text: str) -> None:
     while it is replaced."""
     files, path = _file_system(spark, file)
     draft = path.suffix(".draft")
-    stream = files.create(draft, True)
+    stream = files.create(draft, True)  # True: overwrite it
     try:
         stream.write(bytearray(text, "utf-8"))
     finally:
         stream.close()
-    files.delete(path, False)
+    files.delete(path, False)  # False: no folder
     _rename(files, draft, path)
 
 
@@ -163,8 +163,8 @@ def _exchange(one: str, other: str) -> bool:
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
-    names = os.fsencode(one), os.fsencode(other)
-    if renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+    paths = os.fsencode(one), os.fsencode(other)
+    if renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
         return True
     if (code := ctypes.get_errno()) in _UNSUPPORTED:
         return False
@@ -191,4 +191,5 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def _jvm(spark: SparkSession) -> Any:
+    """Return the driver's JVM, for which PySpark has only a private attribute."""
     return spark.sparkContext._jvm

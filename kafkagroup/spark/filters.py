@@ -55,8 +55,8 @@ def select(
     filters: Iterable[Filter], fields: Container[str] = ()
 ) -> tuple[Selection, list[Filter]]:
     """Return what the filters select together, and those that Spark must still evaluate: the
-    filters that cannot be used here, and those on timestamps, which only skip the records before
-    them.
+    filters that cannot be used here, and those on timestamps, which here only skip the start of a
+    log.
 
     `fields`: the columns that are fields of the value. Filters on them cannot be used.
     """

@@ -68,6 +68,7 @@ _STATE = (
     f" {_in_micros(_OPEN['rebalances'], _REBALANCE)} AS rebalances,"
     f" {_in_micros(_OPEN['ownership'], _SPAN)} AS ownership"
 )
+"""SQL for the state from which a timeline continues, as `_state` reads it."""
 
 _MEMBER_FIELDS = (
     "m.member_id, m.instance_id, m.client_id, m.client_host, m.epoch, m.state, m.assigned"

@@ -64,32 +64,32 @@ def evaluation(
         .select(*KEY, "evaluated_at", "lag", "seconds", "reason", "window", "least_end")
     )
     schema = arrow_schema(StructType.fromDDL(_EVALUATION))
-    now = joined.columns.index("evaluated_at")
+    time_index = joined.columns.index("evaluated_at")
 
     def evaluated(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
             # As numbers: Python's datetimes would depend on a time zone.
-            micros = batch.column(now).cast(pa.int64())
-            rows = batch.set_column(now, "evaluated_at", micros).to_pylist()
+            micros = batch.column(time_index).cast(pa.int64())
+            rows = batch.set_column(time_index, "evaluated_at", micros).to_pylist()
             found = [_evaluated(row, allowed) for row in rows]
             yield pa.RecordBatch.from_pylist(found, schema=schema)
 
     return joined.mapInArrow(evaluated, _EVALUATION)
 
 
-def _evaluated(row: dict[str, object], allowed: int) -> dict[str, object]:
+def _evaluated(row: dict[str, Any], allowed: int) -> dict[str, object]:
     """Return a row of the table from a row of the joined inputs; times are microseconds."""
-    window: Any = row["window"] or ()
+    window = row["window"] or ()
     commits = [Commit(c["time"] / 1e6, c["committed"], c["lag"]) for c in window]
     status = None
     if row["lag"] is not None:
         status = evaluate(
             commits,
-            () if row["least_end"] is None else (row["least_end"],),  # type: ignore[arg-type]
-            row["evaluated_at"] / 1e6,  # type: ignore[operator]
-            lag=row["lag"],  # type: ignore[arg-type]
+            () if row["least_end"] is None else (row["least_end"],),
+            row["evaluated_at"] / 1e6,
+            lag=row["lag"],
             allowed=allowed,
         )
     return {
@@ -182,8 +182,8 @@ def group_health(
 
     `facts`: the table of `group_facts`; `covered`: that of `coverage`; `latest`: that of
     `latest_commits`. `status` is the status of the group's worst partition.
-    Rebalances are counted since its `coverage`; `unstable_seconds` is their total duration, and
-    `unstable_share` its share of the time since.
+    Rebalances are counted since its `coverage`, except those that left no member;
+    `unstable_seconds` is their total duration, and `unstable_share` its share of the time since.
     `skew` is the highest partition count of a member divided by the mean, `lag_skew` the highest
     lag of a partition divided by the mean; null if the mean is 0. `gone_at` is when the group was
     deleted or expired, with all its offsets; null if it exists.

@@ -69,7 +69,7 @@ class _Source:
     is_committed: bool = False
     """Whether `ends` are committed."""
     next_commit_at: float = -math.inf
-    """When the next commit may be sent."""
+    """When the next commit may be sent, on the clock of `time.monotonic`."""
     other_clusters: set[str | None] = attrs.field(factory=set)
     """The ids of the clusters whose positions are those of another source."""
 
@@ -100,6 +100,7 @@ class _Source:
         """Commit the last batch again if the broker has deleted it."""
         if self.is_committed and time.monotonic() >= self.next_commit_at + RENEWAL_INTERVAL:
             self._apply(renew)
+            # The next renewal is an interval later; a new batch may be committed at once.
             self.next_commit_at = time.monotonic()
 
     def _apply(self, write: Callable[[Logs, str, Positions], object]) -> bool:
@@ -152,8 +153,8 @@ class QueryCommits(StreamingQueryListener):
             source.flush(at_once=True)
 
     def _sources_of(self, query: Any) -> list[_Source]:
-        """Return the sources of a query, from its event or progress. The plan is read at the first
-        one."""
+        """Return the sources of a query, from its event or progress. The first call for a run reads
+        the plan."""
         run = str(query.runId)
         if run not in self._sources:
             options = self._options_of(str(query.id))

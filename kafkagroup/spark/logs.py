@@ -58,6 +58,7 @@ class _Described:
     partitions: list[TopicPartition]
     """Sorted."""
     topic_ids: dict[str, str]
+    """Topic -> id; "" if the brokers have none."""
     errors: dict[str, BrokerError]
     """Topic -> why the metadata does not describe it, or some of its partitions."""
 
@@ -205,7 +206,8 @@ class Logs(Session):
     def existing(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[list[TopicPartition], dict[str, str]]:
-        """Return the given partitions that exist, sorted, and the ids of their topics."""
+        """Return the given partitions that exist and have a leader, sorted, and the ids of their
+        topics."""
         wanted = set(partitions)
         return self._call(lambda: self._existing(wanted))
 
@@ -258,8 +260,9 @@ class Logs(Session):
     def start_fetch(
         self, tp: TopicPartition, topic_id: str, offset: int, max_bytes: int
     ) -> Future[PartitionData]:
-        """Fetch from `offset`. The records may begin before it, or be none; the error code is NONE
-        or OFFSET_OUT_OF_RANGE. A first batch of more than `max_bytes` is returned whole.
+        """Fetch from `offset`. `topic_id`: "" if it is unknown. The records may begin before the
+        offset, or be none; the error code is NONE or OFFSET_OUT_OF_RANGE. A first batch of more
+        than `max_bytes` is returned whole.
 
         The future raises: BrokerError if it is not retriable; DataLossError if the topic was
         deleted or recreated.
@@ -332,7 +335,7 @@ class Logs(Session):
                 data = await self._send(self._cluster.broker(node), tp, topic_id, with_rack)
                 if not data.error_code:
                     return data if data.records else None
-        except ClusterChangedError:
+        except ClusterChangedError:  # which is among RETRIED_ERRORS
             raise
         except (*RETRIED_ERRORS, BrokerError) as error:
             logger.info("%s is fetched from its leader, not from broker %d: %s", tp, node_id, error)

@@ -45,6 +45,7 @@ class MeasuredStreamReader(StreamReader):
         self._ages: Mapping[TopicPartition, float] = {}
         """The age in seconds of the first unread record of a partition, at the last measurement."""
         self._measured_at = -_INTERVAL
+        """When they were last measured, on the clock of `time.monotonic`."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         self._planned = super().latestOffset(start, limit)
@@ -57,6 +58,7 @@ class MeasuredStreamReader(StreamReader):
         return {**latest, METRICS: self._metrics(Positions.from_json(self._planned), self._latest)}
 
     def _metrics(self, done: Positions, ends: Positions) -> dict[str, float]:
+        """Return how far `done`, the end of the last batch, is behind the `ends` of the logs."""
         offsets = {
             tp: behind(done.offsets[tp], end)
             for tp, end in ends.offsets.items()

@@ -10,13 +10,13 @@ from kafkagroup.types import TopicPartition
 __all__ = ["NearestReplicas"]
 
 _MAX_AGE = 300.0
-"""Seconds after which the leader is asked again for the preferred replica, as Java's consumers
-do."""
+"""Seconds for which a preferred replica, or its refusal of a partition, is remembered: as long as
+in Java's consumers."""
 
 
 class NearestReplicas:
-    """The replicas that leaders prefer for the client's rack, and the partitions that they
-    refused."""
+    """The replicas that leaders prefer for the client's rack, and the partitions that such replicas
+    did not serve. Times are on `clock`, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -34,8 +34,8 @@ class NearestReplicas:
         self._preferred[tp] = node_id, self._clock() + _MAX_AGE
 
     def is_refused(self, tp: TopicPartition) -> bool:
-        """Whether the preferred replica has not served the partition. Until this expires, the rack
-        must not be sent to the leader, which would name the same replica again."""
+        """Whether the preferred replica did not serve the partition in the last `_MAX_AGE` seconds.
+        For so long the rack must not be sent to the leader, which would name that replica again."""
         return self._clock() < self._refused.get(tp, 0.0)
 
     def note_refused(self, tp: TopicPartition) -> None:

@@ -60,14 +60,13 @@ COLUMNS = {
     "transactional": "boolean",
     "timestampType": "int",
 }
-"""Name -> type in Spark's DDL."""
+"""The columns that a row can have: name -> type in Spark's DDL. `timestampType` is the column
+`timestamp_type` by its name in Spark's own connector."""
 
 OWN_COLUMNS = tuple(name for name in COLUMNS if name != "timestampType")
 """The default columns of a row, in their order."""
 
-CONNECTOR_COLUMNS = (
-    *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
-)
+CONNECTOR_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns of a row of Spark's own connector, in their order, without `headers`."""
 
 CONNECTOR_HEADERS = "array<struct<key: string, value: binary>>"
@@ -88,12 +87,14 @@ class Bound:
     """Where reading begins, or where it ends."""
 
     kind: Literal["group", "earliest", "latest", "timestamp", "timestamps", "offsets"]
+    """`group` stands for the offsets that the group has committed. The last three kinds have the
+    field of their name."""
     timestamp: int = -1
-    """Milliseconds since the epoch: the first offset at or after it."""
+    """Milliseconds since the epoch: the bound is the first offset with this or a later time."""
     timestamps: Mapping[TopicPartition, int] = attrs.field(factory=dict)
-    """The same for each partition."""
+    """Partition -> its `timestamp`."""
     offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
-    """-2 is the start and -1 the end of the log."""
+    """Partition -> offset; -2 is the start and -1 the end of the log."""
 
 
 EARLIEST = Bound("earliest")
@@ -109,7 +110,7 @@ def count(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Parse a number of bytes. 0, which Kafka's clients accept, is 1: one record at a time."""
+    """Parse a number of bytes. 0, which Kafka's clients accept, becomes 1: one record at a time."""
     return max(1, _whole(text, 0, MAX_INT64))
 
 
@@ -119,7 +120,7 @@ def seconds(text: str) -> float:
 
 
 def idle_seconds(text: str) -> float:
-    """Parse milliseconds as `seconds` does; -1, by which Kafka's clients set no limit, is the
+    """Parse milliseconds as `seconds` does; -1, by which Kafka's clients set no limit, becomes the
     highest value."""
     return seconds(str(MAX_INT32)) if text.strip() == "-1" else seconds(text)
 
@@ -147,11 +148,12 @@ def level_of(codec: Codec) -> Callable[[str], int | None]:
 
 
 def one_of(kind: object) -> Callable[[str], str]:
+    """Return a function that parses a value of `kind`, which is a `Literal` of lower-case words."""
     return lambda text: _word(text, get_args(kind))
 
 
 def codec(text: str) -> Codec:
-    return Codec[_word(text, [codec.name.lower() for codec in Codec]).upper()]
+    return Codec[_word(text, [one.name.lower() for one in Codec]).upper()]
 
 
 def _word(text: str, words: Collection[str]) -> str:
@@ -241,15 +243,17 @@ def _by_partition(text: str, *, least: int) -> dict[TopicPartition, int]:
 
 
 def _whole(value: object, least: int, most: int) -> int:
-    """Return a whole number that JSON or a text has."""
+    """Return the whole number that a text, or a value from JSON, has. Raises: ValueError."""
     if isinstance(value, str):
         value = int(value)
+    # Not `isinstance`: true and false of JSON are integers in Python.
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"found {value!r}; expected a whole number from {least} to {most}")
     return value
 
 
 _UNITS = {"us": 1e-6, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+"""Unit of a duration -> seconds."""
 
 
 def duration(text: str) -> float:

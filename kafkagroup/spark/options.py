@@ -53,13 +53,14 @@ class ConnectionOptions:
     """Arguments of `kafkagroup.Security`, which is created when a connection is made; empty for
     neither TLS nor SASL."""
     request_timeout: float = 30.0
-    """Seconds."""
+    """Seconds that a request may take."""
     api_timeout: float = 60.0
     """Seconds that a call to the cluster may take, with its retries."""
     connections_max_idle: float = 540.0
     """Seconds without a request after which a connection is closed."""
     ignored: Mapping[str, str] = attrs.field(factory=dict, eq=False)
-    """The given options that have no effect, as they were written -> why, or ""."""
+    """The given options that have no effect, as they were written -> the reason; "" if none is
+    known."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -92,6 +93,7 @@ class SinkOptions(ConnectionOptions):
     retry_backoff: float = 0.1
     """Seconds before the first retry; each further one waits twice as long."""
     retry_backoff_max: float = 1.0
+    """Most seconds before a retry."""
     metadata_max_age: float = 300.0
     """Seconds after which metadata is requested again."""
     rebootstrap_trigger: float = 300.0
@@ -110,7 +112,7 @@ class SinkOptions(ConnectionOptions):
         """Return the arguments of a `Producer`, except for its security."""
         # At most half of the delivery timeout: a batch has time for a second attempt.
         request_timeout = min(self.request_timeout, max(self.delivery_timeout / 2, 1.0))
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
             "client_id": self.client_id,
             "enable_idempotence": self.idempotence,
@@ -127,8 +129,8 @@ class SinkOptions(ConnectionOptions):
             "connections_max_idle_ms": round(self.connections_max_idle * 1000),
         }
         if self.max_request_size is not None:
-            given["max_request_size"] = self.max_request_size
-        return given
+            arguments["max_request_size"] = self.max_request_size
+        return arguments
 
 
 @attrs.frozen(kw_only=True)
@@ -150,8 +152,8 @@ class SourceOptions(ConnectionOptions):
     """Where a table ends."""
     isolation: Isolation = "read_uncommitted"
     timestamp_strategy: TimestampStrategy = "latest"
-    """Where a partition starts that has no record at or after a start in time: at its log's end, or
-    it is an error."""
+    """What happens if a partition has no record at or after a start in time: it starts at its log's
+    end, or the query fails."""
     max_rows_per_batch: int | None = None
     """Most offsets in one batch of a stream; None for no limit."""
     min_rows_per_batch: int = 0
@@ -167,23 +169,24 @@ class SourceOptions(ConnectionOptions):
     columns: tuple[str, ...] = values.OWN_COLUMNS
     """The columns of a row; with `parse`, those of the query's schema that are the record's own."""
     has_columns_option: bool = False
-    """Whether the query gives `columns`, and they are not the default."""
+    """Whether the query gives the option `columns`."""
     parse: Format | None = None
     """How values are parsed into columns; None for values as bytes."""
     on_error: OnError = "fail"
-    """What a malformed value does: it is an error, its columns are null, or it has no row."""
+    """What happens with a malformed value: the query fails, the value's columns are null, or its
+    record has no row."""
     has_connector_rows: bool = False
     """Whether rows have the columns of Spark's own connector."""
     commit: Commit = "both"
     """What commits a stream's offsets to `group_id`, if one is given."""
     rewind: bool = False
-    """Whether a new query may set the group's offsets back to its start."""
+    """Whether a new query may set the group's offsets back to the query's start."""
     max_partition_fetch_bytes: int = 8 << 20
     """Most bytes of one fetch, except for a single larger batch."""
     check_crcs: bool = True
     client_rack: str = ""
-    """Records are fetched from a replica in this rack, if the brokers name one (KIP-392); "" for
-    the leader's."""
+    """Records are fetched from a replica in this rack, if the brokers name one (KIP-392); with "",
+    from leaders."""
     push_filters: bool = False
     """Whether a table evaluates filters on topic, partition, offset and timestamp; needs Spark's
     `spark.sql.python.filterPushdown.enabled`."""
@@ -205,7 +208,7 @@ class SourceOptions(ConnectionOptions):
 
     @property
     def listener_commits(self) -> bool:
-        """Whether the listener commits that `register` installs."""
+        """Whether the listener that `register` installs commits."""
         return self.commits and self.commit != "source"
 
     def selects(self, tp: TopicPartition) -> bool:
@@ -282,8 +285,9 @@ class _Given:
 def _parse(
     given: Mapping[str, str], known: _Parsers, refused: Mapping[str, str], others: _Parsers
 ) -> dict[str, Any]:
-    """Return field -> value. `others`: for a source the options of the sink, and for a sink those
-    of the source; they are ignored."""
+    """Return field -> value. `refused`: an option that is an error -> why. `others`: for a source
+    the options of the sink, and for a sink those of the source; they are ignored. Raises:
+    ConfigurationError."""
     options = _by_key(given)
     ignored = _pop_refused(options, refused)
     fields: dict[str, Any] = {}
@@ -322,7 +326,7 @@ def _key(name: str) -> str:
 
 
 def _by_key(given: Mapping[str, str]) -> dict[str, _Given]:
-    """Return `_key` -> option."""
+    """Return `_key` -> option. Raises: ConfigurationError if two options have the same key."""
     options: dict[str, _Given] = {}
     for name, value in given.items():
         if (key := _key(name)) in options:
@@ -332,8 +336,9 @@ def _by_key(given: Mapping[str, str]) -> dict[str, _Given]:
 
 
 def _pop_refused(options: dict[str, _Given], refused: Mapping[str, str]) -> dict[str, str]:
-    """Remove the refused options from `options` that are empty or false, and return them as
-    ignored. Raises: ConfigurationError for a refused option with any other value."""
+    """Remove from `options` the refused ones whose value is empty or false, and return them as
+    ignored. Key stores are refused unless they are PEM. Raises: ConfigurationError for a refused
+    option with any other value."""
     ignored = {}
     for key, option in list(options.items()):
         reason = next((why for name, why in refused.items() if _matches(key, name)), None)
@@ -367,8 +372,9 @@ def _unknown(written: list[str], known: _Parsers, names: list[str]) -> str:
 def _guess(written: str, names: list[str]) -> str | None:
     """Return the most similar of the names, with the prefix, underscores and capitals of `written`;
     None if none is similar."""
+    # Reversed: of two names with the same key, the first one is returned.
     keys = {_key(name): name for name in reversed(names)}
-    if not (near := get_close_matches(_key(written), keys, 1, 0.8)):
+    if not (near := get_close_matches(_key(written), keys, n=1, cutoff=0.8)):
         return None
     found = keys[near[0]]
     if "_" in written:
@@ -385,7 +391,8 @@ def _security_names() -> list[str]:
 
 
 def _security(options: dict[str, _Given]) -> dict[str, str | bool]:
-    """Remove the options of `Security` from `options`, and return its arguments."""
+    """Remove the options of `Security` from `options`, and return its arguments. Raises:
+    ConfigurationError for an invalid sasl.jaas.config."""
     if not options:
         return {}
     from kafkagroup.transport.security import Security  # only here: it imports anyio
@@ -396,8 +403,9 @@ def _security(options: dict[str, _Given]) -> dict[str, str | bool]:
             arguments |= values.login(jaas.value)
         except ValueError as error:
             raise ConfigurationError(f"option sasl.jaas.config: {error}") from None
-    for kind in [kind for location, kind in _PEM_STORES.items() if _is_pem(options, location)]:
-        del options[kind]
+    for location, kind in _PEM_STORES.items():
+        if _is_pem(options, location):
+            del options[kind]  # `Security` reads only PEM, and has no argument for the format
     for java, name in _PEM.items():
         if (option := options.pop(java, None)) is not None:
             arguments[name] = option.value

@@ -21,8 +21,7 @@ _TYPES = frozenset(
         *("string", "date", "timestamp", "timestamp_ntz"),
     )
 )
-"""The types of values that are neither structs nor arrays, by the names of Spark."""
-
+"""The types, besides structs and arrays, into which values are parsed, by Spark's names."""
 
 _NEVER_NULL = ("topic", "partition", "offset")
 """The record's columns that a schema may declare as NOT NULL."""

@@ -2,8 +2,9 @@
 
 The cost of a run depends on the new records. A run appends them to `events` in batches, one part
 for each, and writes the end of each batch to `positions`. Then it adds a part to each table that
-grows, and replaces the small ones. Four tables of state have what it needs of earlier events: the
-timelines, the latest commits, the facts of groups, and the coverage. It writes a new part of each.
+grows, and replaces the small ones. Four tables of state have what a run needs of earlier
+events: the timelines, the latest commits, the facts of groups, and the coverage. A run writes a new
+part of each.
 
 A run is recorded in `runs`, with the number of its last batch, after all tables are written. If it
 is interrupted, the next run takes the same number, continues from the same state, and writes the
@@ -95,7 +96,8 @@ _GROWING = {
     "ownership": "ended",
     "topic_names": None,
 }
-"""The tables that grow with each run -> the column by which retention applies."""
+"""The tables that grow with each run -> the column by which retention applies; None if it does not
+apply."""
 
 _STATES = ("timelines", "latest_commits", "group_facts", "log_coverage")
 """The tables of state, of which only the part of the last run is kept."""
@@ -155,6 +157,7 @@ def _run(
     retention: timedelta | None,
     on_step: Callable[[str], object],
 ) -> None:
+    """Do what `run` does, while no other run can write the tables."""
     on_step("events")
     batch = _append_events(tables, options, group)
     now = datetime.now(UTC)
@@ -212,7 +215,7 @@ class _Run:
         return cls(tables, 0, -1)
 
     def add(self, name: str, rows: DataFrame) -> None:
-        """Write this run's part of a table. The first run deletes all other parts."""
+        """Write this run's part of a table. Run 0 deletes all other parts."""
         if self.number == 0 and self.tables.exists(name):
             self.tables.delete_parts(name, "run", keep=self.number)
         self.tables.replace_part(name, rows, "run", self.number)
@@ -235,8 +238,9 @@ class _Run:
         return self.tables.read(name).where(F.col("run") == number).drop("run")
 
     def finish(self, batch: int) -> None:
-        """Record this run, so that the next one continues from it. Before the record is written,
-        the state of the previous run must remain: this run would be repeated from it."""
+        """Record this run, so that the next one continues from it, and delete the state of earlier
+        runs."""
+        # First the record: a run that is interrupted before it is repeated from the earlier state.
         text = json.dumps({"layout": _LAYOUT, "batch": batch})
         write_numbered(self.tables.spark, self.tables.path("runs"), self.number, text)
         for name in _STATES:
@@ -247,7 +251,8 @@ def _append_events(tables: Tables, options: Mapping[str, str], group: str) -> in
     """Append the events since the last run, batch by batch, and commit their end to the group.
     Return the number of the last batch.
 
-    A batch that was interrupted is written again, by the next run.
+    A batch that was interrupted is written again, by the next run. Raises: ConfigurationError for
+    tables of an earlier version; ClusterChangedError; the errors of `commit`.
     """
     if tables.exists("events") and "batch" not in tables.read("events").columns:
         raise ConfigurationError(
@@ -387,7 +392,8 @@ def _replaced(
 
 
 def _prune(this: _Run, batch: int, now: datetime, retention: timedelta) -> None:
-    """Remove the rows of growing tables that are older than the retention, if it is time to."""
+    """Remove the rows of growing tables that are older than the retention, unless the last removal
+    was less than `_PRUNE_INTERVAL` ago."""
     tables, cutoff = this.tables, now - retention
     folder = tables.path("pruned")
     last = last_number(tables.spark, folder)

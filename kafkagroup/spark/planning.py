@@ -28,8 +28,8 @@ class LogEnds:
     topic_ids: Mapping[str, str]
     """Topic -> id, of the topics that the metadata describes."""
     errors: Mapping[str, BrokerError] = attrs.field(factory=dict)
-    """Topic -> why the metadata does not describe it, or some of its partitions, which several
-    responses have confirmed; or why an end cannot be read."""
+    """Topic -> the error for which the metadata does not describe the topic or some of its
+    partitions, confirmed by several responses; or the error of reading an end."""
     cluster_id: str | None = None
 
 
@@ -44,7 +44,7 @@ class Plan:
     """The partitions without a position, sorted: added ones, and those of new and of recreated
     topics."""
     losses: list[str]
-    """Which records cannot be read any more."""
+    """Messages: which records cannot be read any more, and why."""
     errors: Mapping[str, BrokerError]
     """Topic -> why it is not read for now."""
     deleted: frozenset[str]
@@ -86,7 +86,7 @@ def plan_batch(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
         elif error is not None and error.code in ABSENT:
             deleted.add(topic)
             losses.append(f"topic {topic!r} was deleted")
-            # One that the options name keeps its position: without one the next plan would raise.
+            # A topic that the options name keeps its position, or the next plan would raise.
             if options.pattern is not None:
                 dropped.update(partitions)
         elif error is not None:

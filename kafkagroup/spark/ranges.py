@@ -20,6 +20,7 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 __all__ = ["CommitMetadata", "DataLossError", "Positions", "Range", "capped", "split"]
 
 _VERSION = 1
+"""The version of the JSON form of `Positions`."""
 
 
 class DataLossError(KafkaGroupError):
@@ -38,8 +39,8 @@ class Positions:
     """Topic -> id; "" from brokers before 2.8, which have none, and in a checkpoint of Spark's own
     connector."""
     group: str | None = None
-    """The group to commit them to. Spark stores it with the offsets: a `CommitListener` gets those
-    of all queries, and so finds the ones of its group."""
+    """The group to which the offsets are committed. Spark stores it with them: a `CommitListener`
+    gets the offsets of all queries, and so finds those of its group."""
     cluster_id: str | None = None
     """The id of the cluster; None in checkpoints of earlier releases, and if the cluster has no
     id."""
@@ -126,7 +127,7 @@ class CommitMetadata:
             return cls()
 
     def is_of_topic(self, topic_id: str) -> bool:
-        """Whether the offset is one of the topic with this id, as far as both ids are known."""
+        """Whether the offset is one of the topic with this id; also if either id is unknown."""
         return not (self.topic_id and topic_id) or self.topic_id == topic_id
 
 
@@ -170,6 +171,7 @@ def split(ranges: Iterable[Range], least: int, most: int | None = None) -> list[
     """
     filled = [r for r in ranges if r.start < r.end]
     if most is not None:
+        # The two negations round the number of parts up.
         filled = [part for r in filled for part in _divided(r, -(-(r.end - r.start) // most))]
     if len(filled) >= least:
         return filled

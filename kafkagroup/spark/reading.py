@@ -46,15 +46,19 @@ def positions_at(
     ends: Mapping[TopicPartition, int],
     ids: Mapping[str, str],
 ) -> dict[TopicPartition, int]:
-    """Return the offset of a bound in each partition.
+    """Return the offset of a bound in each partition. `starts` and `ends` are those of the logs,
+    `ids` the topic ids.
 
-    If the bound is a start, a partition begins at its log's start, so that no record is skipped, if
-    the bound has no offset for it, or if the group has committed none since the topic was created.
+    In a partition for which the bound has no offset, a start is the log's start, so that no record
+    is skipped, and an end is the log's end. A start by `group` has no offset for a partition in
+    which the group has committed none since the topic was created.
 
     Raises: ConfigurationError for a partition that does not exist, or, with the option
     `startingOffsetsByTimestampStrategy=error`, for one without a record at or after a start in
     time.
     """
+    # `is`, not `==`: an end may be equal to the start. Both may be the object `LATEST`, which needs
+    # no distinction.
     is_start = bound is options.starting_offsets
     if unknown := sorted({*bound.offsets, *bound.timestamps} - set(starts)):
         raise ConfigurationError(
@@ -100,8 +104,8 @@ def positions_at(
 
 
 def clamped(tp: TopicPartition, position: int, start: int, end: int, options: SourceOptions) -> int:
-    """Return the position; if it is outside of the log, the nearest one that is not, after
-    `report_data_loss`. Raises: DataLossError."""
+    """Return the position. If it is outside of the log, call `report_data_loss`, and return the
+    nearest one inside. Raises: DataLossError."""
     if start <= position <= end:
         return position
     report_data_loss(f"{tp} is to be read from {position}, but has {start} to {end}", options)
@@ -166,6 +170,7 @@ def read(
                 if start >= planned.end:
                     lost += f": retention has moved past {planned.end}, where this task ends"
                 report_data_loss(lost, options)
+                # Above the log's end there is nothing left to read.
                 position = start if position < start else planned.end
             else:
                 before = position

@@ -29,6 +29,7 @@ _REPLAY = (
     "group_id string, assignor string, generation int, members int, partitions int, rounds int,"
     " moved int, revoked int, least int, most int, violations int, violation string"
 )
+"""The columns of the result of `replay`, in Spark's DDL."""
 
 _MAX_ROUNDS = 10
 """Most rounds of one cooperative rebalance: this library's assignors need at most three."""
@@ -62,10 +63,11 @@ def replay_one(
     topics: Mapping[str, int],
     assignor: Assignor,
 ) -> Iterator[Step]:
-    """Yield the assignor's result for each of a group's memberships, by generation. Pure.
+    """Yield the assignor's result for each of a group's memberships. Pure.
 
-    The members of each generation own what they were assigned in the one before. Raises: what the
-    assignor raises.
+    `memberships` has, for each generation, its number and member id -> subscribed topics; `topics`
+    is topic -> partition count. The members of each generation own what they were assigned in the
+    one before. Raises: what the assignor raises.
     """
     rules = RULES.get(protocol_name(assignor), VALID)
     owned: dict[str, tuple[TopicPartition, ...]] = {}
@@ -152,8 +154,8 @@ def _replaying(
 def histories(events: DataFrame) -> DataFrame:
     """Return the memberships by generation of the recorded classic consumer groups.
 
-    A topic counts with the highest partition that the group was assigned or committed, as the
-    records do not have its partition count. Generations without members are left out.
+    The records do not have the partition counts of topics: the highest partition that the group was
+    assigned or committed counts as the last one. Generations without members are left out.
     """
     recorded = events.where("record = 'GroupMetadata' AND generation.protocol_type = 'consumer'")
     memberships = recorded.where("size(members) > 0").selectExpr(
@@ -168,7 +170,7 @@ def histories(events: DataFrame) -> DataFrame:
         .agg({"log_offset": "max"})
         .withColumnRenamed("max(log_offset)", "log_offset")
     )
-    once = memberships.join(last.drop("generation"), ["group_id", "log_offset"])
+    complete = memberships.join(last.drop("generation"), ["group_id", "log_offset"])
     assigned = recorded.selectExpr("group_id", "inline(flatten(members.assigned))").select(
         "group_id", "topic", "partition"
     )
@@ -177,14 +179,14 @@ def histories(events: DataFrame) -> DataFrame:
     )
     counts = assigned.union(committed).groupBy("group_id", "topic").agg({"partition": "max"})
     topics = (
-        counts.selectExpr("group_id", "struct(topic, `max(partition)` + 1 AS partitions) AS of")
+        counts.selectExpr("group_id", "struct(topic, `max(partition)` + 1 AS partitions) AS entry")
         .groupBy("group_id")
-        .agg({"of": "collect_list"})
+        .agg({"entry": "collect_list"})
     )
-    row = once.groupBy("group_id").agg({"membership": "collect_list"})
+    row = complete.groupBy("group_id").agg({"membership": "collect_list"})
     return row.join(topics, "group_id").selectExpr(
         "group_id",
-        "map_from_entries(`collect_list(of)`) AS topics",
+        "map_from_entries(`collect_list(entry)`) AS topics",
         "array_sort(`collect_list(membership)`, (a, b) -> a.generation - b.generation)"
         " AS memberships",
     )

@@ -24,11 +24,11 @@ __all__ = ["Rows"]
 
 _MAX_BYTES = 2 << 20
 """The maximum of uncompressed bytes in one Arrow batch, unless one record batch is larger. It
-bounds the memory that a task needs in the JVM. Rows that were just converted are also still in the
-processor's cache when Spark's worker sends them."""
+bounds the memory that a task needs in the JVM, and is so low that rows are still in the processor's
+cache when Spark's worker sends them."""
 
 _MAX_MILLISECONDS = (2**63 - 1) // 1000
-"""The latest timestamp, before or after the epoch, that Spark's microseconds can hold."""
+"""The most milliseconds before or after the epoch that fit into Spark's 64 bits of microseconds."""
 
 _BATCH_FIELDS = {
     "timestamp_type": "timestamp_type",
@@ -89,7 +89,7 @@ class Rows:
         try:
             for batch in batches:
                 records = batch.records(position)
-                # False if it does not fit; a builder of its own accepts it, whatever its size.
+                # `append_batch` returns False if the batch does not fit; a new builder accepts any.
                 if not builder.append_batch(records, end, _MAX_BYTES):
                     yield self._to_arrow(builder)
                     builder = ColumnBuilder(_MAX_BYTES)
@@ -131,9 +131,8 @@ class Rows:
         if field.name in constants:
             return pa.repeat(pa.scalar(constants[field.name], field.type), whole.num_rows)
         name = _BATCH_FIELDS[field.name]
-        values = [getattr(batch, name) for batch, _ in batches]
-        if field.name != "transactional":
-            values = [None if value == -1 else value for value in values]
+        found = (getattr(batch, name) for batch, _ in batches)
+        values = [None if value == -1 else value for value in found]  # -1: the batch has none
         if len(set(values)) == 1:
             return pa.repeat(pa.scalar(values[0], field.type), whole.num_rows)
         ends = pc.cumulative_sum(pa.array([count for _, count in batches], pa.int32()))

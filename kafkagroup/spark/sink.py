@@ -99,6 +99,7 @@ def _write(options: SinkOptions, rows: Iterator[pyarrow.RecordBatch]) -> WriterC
         )
         for batch in rows:
             columns = RowColumns(batch, time.time_ns() // 1_000_000)
+            # Only a negative timestamp can be invalid: the columns have 64 bits.
             if columns.least_timestamp is not None:
                 check_timestamp(columns.least_timestamp)
             batcher.add(columns)

@@ -37,7 +37,8 @@ _CLOSE_TIMEOUT = 2.0
 
 
 class SinkProducer:
-    """The sink's producer, as a context manager whose methods block."""
+    """The sink's producer, as a context manager whose methods block. Calls private methods of
+    `Producer`: its public ones take one record at a time."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -46,6 +47,7 @@ class SinkProducer:
         self._producer: Producer[bytes, bytes]
         self._loop: asyncio.AbstractEventLoop
         self._context: contextvars.Context
+        """The context of `_accept`, which runs in the loop and outside of a task."""
         self._accepting: tuple[Future[None], _Batch] | None = None
         """The last batch, with a future that is done when the producer has accepted it or has
         failed."""
@@ -71,17 +73,18 @@ class SinkProducer:
     def _new_producer(self) -> Producer[bytes, bytes]:
         options = self._options
         return Producer(
+            # mypy cannot match the mapping's values, of several types, with the parameters.
             security=Security(**options.security) if options.security else None,  # type: ignore[arg-type]
             close_timeout=_CLOSE_TIMEOUT,
             **options.producer_arguments(),
         )
 
     def partition_count(self, topic: str, known: int) -> int:
-        """Return the number of a topic's partitions. If the producer knows no more than `known`, it
-        is looked up again. A topic that does not exist is created, if the cluster has
+        """Return the number of a topic's partitions, after another look-up if the producer knows no
+        more than `known`. A topic that does not exist is created, if the cluster has
         `auto.create.topics.enable`, as Java's producer does.
 
-        Raises: BrokerError, also if it does not exist and is not created.
+        Raises: BrokerError, also if the topic does not exist and is not created.
         """
         timeout = min(_CREATION_TIMEOUT, self._options.delivery_timeout / 2)
         try:
@@ -122,6 +125,7 @@ class SinkProducer:
         self._portal.call(self._producer.flush)
 
     def _wait_accepted(self) -> None:
+        """Wait until the producer has accepted the last batch, for which its buffer needs room."""
         if self._accepting is None:
             return
         (accepting, batch), self._accepting = self._accepting, None

@@ -1,8 +1,8 @@
 """The data source: Kafka topics as tables and streams of Spark.
 
 Spark creates and pickles these objects, and calls them in its own processes. So readers hold only
-options; a connection lasts for one call, or in a stream's planner until `stop`. A task needs only
-the options and its `Range` to read.
+options. A connection lasts for one call, in a stream's planner until `stop`, and in a worker for
+its further tasks. A task needs only the options and its `Range` to read.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def register(spark: SparkSession) -> None:
 
 
 def _has_streams() -> bool:
-    """Whether PySpark supports limits of batches for sources in Python. PySpark 4.1 does not."""
+    """Whether PySpark has what a stream needs, limits of batches for sources in Python. PySpark 4.1
+    has not."""
     return find_spec("pyspark.sql.streaming.datasource") is not None
 
 
@@ -129,6 +130,7 @@ class KafkaGroupSource(DataSource):
         return TableWriter(self._sink(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        # In the output mode complete, `overwrite` is true. Spark's own connector appends then, too.
         return StreamWriter(self._sink(schema))
 
     def _source(self, schema: StructType, *, is_stream: bool = False) -> SourceOptions:
@@ -160,4 +162,4 @@ class KafkaGroupSource(DataSource):
 
 
 _SPARKS_OWN = ("checkpointlocation", "queryname")
-"""Spark's own options, which it also passes to sinks."""
+"""Spark's own options, which it also passes to sinks, in lower case as all options."""

@@ -42,13 +42,14 @@ logger = logging.getLogger(__name__)
 
 
 _COMMIT_TIMEOUT = 5.0
-"""Seconds that the next batch may wait for the commit of the last one, at most twice."""
+"""Seconds for the look-up of the group's offsets, and again for the commit. The next batch waits
+for both."""
 _COMMIT_PAUSE = 10.0
 """Seconds without a further commit after a failed one: each delays the next batch."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A topic as a stream."""
+    """Topics as a stream."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -113,8 +114,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = Positions.from_json(start)
-        # Spark plans a batch once the one before is in its commit log. After the last batch, and at
-        # a start without new records, it calls nothing else that could commit that one.
+        # Spark plans a batch when the one before is in its commit log. After the last batch, and at
+        # a start without new records, it calls nothing else that could commit the batch before.
         self._commit(begin)
         self._renew()
         plan = self._plan(begin, self._ends(begin))
@@ -181,11 +182,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _commit(self, done: Positions) -> None:
         """Commit what is in Spark's commit log. An error is only logged: it would end the query."""
-        held, group = self._committed, self._options.group_id
+        last, group = self._committed, self._options.group_id
         if not self._options.source_commits or group is None:
             return
-        if held is not None and (held.offsets, held.topic_ids) == (done.offsets, done.topic_ids):
+        if last is not None and (last.offsets, last.topic_ids) == (done.offsets, done.topic_ids):
             return
+        # A query of the trigger AvailableNow ends soon: it tries each commit.
         if self._target is None and time.monotonic() < self._next_commit_at:
             return
         from kafkagroup.spark.commits import commit
@@ -200,15 +202,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _note_committed(self, positions: Positions, *, is_start: bool) -> None:
         if not self._options.source_commits:
-            return  # the listener commits, and this process does not know what
+            return  # the listener commits, and this process does not know which offsets
         self._committed, self._committed_is_start = positions, is_start
         self._renewed_at = time.monotonic()
 
     def _renew(self) -> None:
         """Commit again what the group no longer has, once in `RENEWAL_INTERVAL`: a query without
         new records commits nothing, and brokers delete old offsets of a group without members."""
-        held, group = self._committed, self._options.group_id
-        if held is None or group is None:
+        last, group = self._committed, self._options.group_id
+        if last is None or group is None:
             return
         from kafkagroup.spark.commits import RENEWAL_INTERVAL, renew
 
@@ -217,7 +219,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._renewed_at = time.monotonic()
         try:
             timeout = min(_COMMIT_TIMEOUT, self._options.api_timeout)
-            renew(self._connect(), group, held, is_start=self._committed_is_start, timeout=timeout)
+            renew(self._connect(), group, last, is_start=self._committed_is_start, timeout=timeout)
         except KafkaGroupError as error:
             logger.warning("offsets of group %r are not renewed: %s", group, error)
 

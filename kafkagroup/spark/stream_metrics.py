@@ -44,6 +44,7 @@ class StreamMetrics:
     source: int
     """Which source of the query it is; the first is 0."""
     batch: int
+    """The number of the batch in the query."""
     rows: int
     """The rows that the batch has read from this source."""
     reported_at: float
@@ -96,10 +97,11 @@ def _seconds(timestamp: str) -> float:
 
 
 def _metrics(latest: str | None) -> Mapping[str, float] | None:
+    """Return the metrics in a source's `latestOffset`; None if there are none."""
     try:
         found = json.loads(latest or "null")
     except ValueError:
-        return None  # of another source
+        return None  # the offsets of another source need not be JSON
     if not isinstance(found, dict) or "kafkagroup" not in found:
         return None
     metrics = found.get(METRICS)
@@ -111,6 +113,7 @@ class MetricsListener(StreamingQueryListener):
 
     def __init__(self) -> None:
         self._latest: Mapping[str, tuple[StreamMetrics, ...]] = {}
+        """Id of a query -> the metrics of its sources."""
 
     @property
     def latest(self) -> list[StreamMetrics]:

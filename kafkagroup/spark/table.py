@@ -44,9 +44,11 @@ class TableReader(DataSourceReader):
             last = positions_at(session, options.ending_offsets, options, starts, ends, ids)
             needed = self._selection
             since = {tp: needed.since for tp in partitions if needed.since and needed.includes(tp)}
+            # Of a partition, no record below its floor passes the filter on the timestamp.
             floors = session.offsets_at(since)
         ranges = []
         for tp in partitions:
+            # The whole range lies below the log's start, to which `first` may have moved already.
             if last[tp] < starts[tp] and (first[tp] <= last[tp] or first[tp] == starts[tp]):
                 report_data_loss(
                     f"{tp} is to be read up to {last[tp]} by endingOffsets, but has {starts[tp]} to"

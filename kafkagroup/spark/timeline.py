@@ -68,8 +68,11 @@ class Member:
     client_id: str | None = None
     client_host: str | None = None
     epoch: int = -1
+    """In a classic group, the generation."""
     state: int | None = None
+    """The state in the member's assignment record; None in a classic group."""
     partitions: int = 0
+    """The number of partitions that the member owns."""
     since: int = 0
     """The time of the member's first record."""
 
@@ -85,6 +88,7 @@ class State:
     continues."""
 
     generation: int | None
+    """None before the first one, and after the group was deleted or has changed its type."""
     changes: Mapping[str, Iterable[str]]
     """The changes since the last epoch: "joined", "left" or "subscribed anew" -> owners."""
     members: Sequence[Member]
@@ -106,7 +110,8 @@ class Timeline:
     """Member id -> member."""
     _owned: dict[str, dict[_Partition, OwnershipSpan]] = attrs.field(factory=dict)
     """Member id -> what it owns now."""
-    _last_owner: dict[_Partition, str] = attrs.field(factory=dict)
+    _last_owners: dict[_Partition, str] = attrs.field(factory=dict)
+    """Partition -> the id by which its last owner owned it."""
     _generation: int | None = None
     _changes: dict[str, set[str]] = attrs.field(factory=dict)
 
@@ -122,7 +127,7 @@ class Timeline:
             ownership=spans,
             members={member.member_id: member for member in state.members},
             owned=owned,
-            last_owner=dict(state.last_owners),
+            last_owners=dict(state.last_owners),
             generation=state.generation,
             changes={word: set(owners) for word, owners in state.changes.items()},
         )
@@ -134,7 +139,7 @@ class Timeline:
             generation=self._generation,
             changes=self._changes,
             members=list(self.members.values()),
-            last_owners=self._last_owner,
+            last_owners=self._last_owners,
             rebalance=self.rebalances[-1] if self.rebalances else None,
             ownership=[span for span in self.ownership if span.ended is None],
         )
@@ -237,7 +242,7 @@ class Timeline:
         self._end_if_reached(time)
 
     def _end_if_reached(self, time: int) -> None:
-        """End the last rebalance once all members have reached its epoch and their targets."""
+        """End the last rebalance if all members have reached its epoch and their targets."""
         if not self.rebalances or self.rebalances[-1].ended is not None:
             return
         last = self.rebalances[-1]
@@ -277,9 +282,9 @@ class Timeline:
                 started=time,
             )
             self.ownership.append(held[partition])
-            if self._last_owner.get(partition, known.owner) != known.owner and self.rebalances:
+            if self._last_owners.get(partition, known.owner) != known.owner and self.rebalances:
                 self.rebalances[-1].moved += 1
-            self._last_owner[partition] = known.owner
+            self._last_owners[partition] = known.owner
         known.partitions = len(partitions)
 
     def _end(self, time: int) -> None:

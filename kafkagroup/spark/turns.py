@@ -24,7 +24,7 @@ from kafkagroup.transport.security import Security
 __all__ = ["election_of", "election_prefix", "turn"]
 
 _SESSION_TIMEOUT = 10.0
-"""Seconds."""
+"""The session timeout of a run's membership in the election, in seconds."""
 
 
 def election_prefix(group: str) -> str:
@@ -75,6 +75,7 @@ async def _hold(
         bootstrap_servers=options.bootstrap_servers,
         client_id=options.client_id,
         session_timeout_ms=round(_SESSION_TIMEOUT * 1000),
+        # mypy cannot match the mapping's values, of several types, with the parameters.
         security=Security(**options.security) if options.security else None,  # type: ignore[arg-type]
     )
     async with election:
@@ -84,7 +85,8 @@ async def _hold(
                     waiting.deadline = math.inf
                     task_status.started()
                 has_turn.set()
-                with leadership.scope():
+                with leadership.scope():  # is cancelled when the leadership ends
                     await anyio.sleep_forever()
                 has_turn.clear()
+    # The timeout has passed: only the first turn ends it.
     raise IllegalStateError(f"another run has had the turn for {timeout:g} s")

@@ -33,6 +33,7 @@ def weights(
     """
     if not (horizon > 0 and window > 0):
         raise ConfigurationError(f"horizon={horizon}, window={window}; expected seconds above 0")
+    # "D" below makes the horizon a double in SQL; without it, it would be a decimal.
     newest = log_ends.groupBy("topic", "partition").agg(F.max("time").alias("latest"))
     span = "(unix_micros(max(time)) - unix_micros(min(time))) / 1e6"
     # A topic that was recreated meanwhile has smaller ends: the rate must not be negative.

@@ -30,8 +30,9 @@ def check_worker_python(context: SparkContext) -> None:
 
     Raises: ConfigurationError, which names PYSPARK_PYTHON, if the workers run on this machine.
     """
+    # Private, and without a public twin: the Python files that Spark sends to the workers.
     if context._python_includes:
-        return  # the package may be in a file that is sent to them
+        return  # the package may be in one of them
     name = str(context.pythonExec)
     python = shutil.which(name)
     is_here = str(context.master).startswith("local")

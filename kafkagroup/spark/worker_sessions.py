@@ -24,8 +24,8 @@ __all__ = ["producer_of_task", "session_of_task"]
 S = TypeVar("S", bound=AbstractContextManager[Any])
 
 _idle: dict[bytes, AbstractContextManager[Any]] = {}
-"""Pickled options and cluster id -> a session that no task uses. A worker runs one task at a
-time."""
+"""Pickled options, of a source with the cluster id -> a session or producer that no task uses. A
+worker runs one task at a time."""
 
 
 @contextmanager
@@ -61,6 +61,7 @@ def _of_task(create: Callable[[], S], key: object) -> Iterator[S]:
     except BaseException:
         session.__exit__(*sys.exc_info())
         raise
+    # Two of the same key exist if a task uses one while another is open. Only one is kept.
     if TaskContext.get() is not None and pickled not in _idle:
         _idle[pickled] = session
     else:

@@ -23,9 +23,9 @@ class with this attribute was changed by `append_by_default`."""
 def append_by_default(writer: type[Any], name: str) -> None:
     """Let writers of this class append to `format(name)` in Spark's default mode. A second call
     changes nothing."""
-    set_format, set_mode = writer.format, writer.mode
     if hasattr(writer, _CHOSEN):
         return
+    set_format, set_mode = writer.format, writer.mode
 
     def choose(self: Any, **chosen: str) -> Any:
         """Keep a choice of the application, and set the mode that follows from all of them."""

@@ -2,8 +2,8 @@
 
 Only this module brings in files from outside. No jar runs before its SHA-256 matches the list that
 is shipped with this file (`kafka-<version>.sha256` and the like, in the format of `sha256sum -c`),
-and a cache folder is either complete or absent. The one exception is the folder that
-`KAFKAGROUP_KAFKA_JARS` or `KAFKAGROUP_ZOOKEEPER_JARS` names: it is used without verification.
+and a cache folder is either complete or absent. The one exception is a folder that an environment
+variable names, such as `KAFKAGROUP_KAFKA_JARS`: it is used without verification.
 """
 
 from __future__ import annotations
@@ -167,6 +167,7 @@ def _fill(folder: Path, jars: JarSet, java: str, timeout: float) -> None:
 
 
 def _fetch_with_maven(jars: JarSet, java: str, scratch: Path, deadline: float) -> None:
+    # `java` is only for `_fetch_with_ivy`: mvn finds Java itself.
     maven = shutil.which("mvn")
     if maven is None:
         raise LocalKafkaUnavailable("no mvn command is on PATH")

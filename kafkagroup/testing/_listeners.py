@@ -70,7 +70,8 @@ class Listener:
 
     def properties(self, users: Mapping[str, str]) -> dict[str, str]:
         """Return the listener's settings, without `listener.name.<name>.`. `users`: the users of
-        PLAIN, name -> password; those of SCRAM are added when a node is formatted."""
+        PLAIN, name -> password; those of SCRAM are added when a node is formatted. Raises:
+        ConfigurationError for an invalid `certificate`."""
         properties = {}
         if self.certificate:
             properties["ssl.keystore.type"] = "PEM"
@@ -99,7 +100,7 @@ class Listener:
 
 
 def _split_pem(text: str) -> tuple[str, str]:
-    """Return the private key and the certificates."""
+    """Return the private key and the certificates. Raises: ConfigurationError."""
     blocks = _PEM.findall(text)
     keys = [block for block, kind in blocks if kind == "PRIVATE KEY"]
     certificates = [block for block, kind in blocks if kind == "CERTIFICATE"]

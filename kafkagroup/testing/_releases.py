@@ -94,7 +94,7 @@ NETTY = JarSet(
 TOOLS = JarSet(
     "Kafka-tools",
     "4.3.1",
-    # Beside the jars of a broker, which have all that kafka-topics and the like depend on.
+    # Used together with a broker's jars, which have all that kafka-topics and the like depend on.
     (("org.apache.kafka", "kafka-tools", "4.3.1"),),
     variable="KAFKAGROUP_KAFKA_TOOLS_JARS",
     required_jar="kafka-tools-4.3.1.jar",
@@ -147,7 +147,7 @@ class Release:
         )
 
     def check_listeners(self, added: Mapping[str, Listener], nodes: int) -> None:
-        """Raises: ConfigurationError if this number of nodes cannot have these listeners."""
+        """Check that this number of nodes can have these listeners. Raises: ConfigurationError."""
         if added and self.uses_zookeeper:
             raise ConfigurationError(
                 f"Kafka {self.version} runs here on ZooKeeper, without additional listeners;"
@@ -191,7 +191,8 @@ class Release:
         listeners: Mapping[str, Listener] | None = None,
         users: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
-        """Return the settings of one node; `listeners` are the additional ones, by name."""
+        """Return the settings of one node. `zookeeper_port` is None with KRaft; `listeners` are the
+        additional ones, by name; `users` are those of PLAIN, name -> password."""
         replicas = min(3, len(cluster))
         ports = cluster[node]
         added = listeners or {}

@@ -186,7 +186,7 @@ class Servers(ABC, Generic[N]):
         """Prepare the first start, before any node runs."""
 
     def _spawn(self, node: N, deadline: float) -> None:
-        """Start a node."""
+        """Start a node. A subclass may wait before, at most until the deadline."""
         node.spawn(self._java)
 
     @abstractmethod

@@ -8,7 +8,7 @@ which starts in milliseconds. Two ways to choose:
 
 - the environment variable `KAFKAGROUP_KAFKA`: the name of a source; `real`, the first of `address`,
   `container` and `local` that works; or `any`, the first of all four;
-- the marker `real_kafka` of a test: the whole run uses `real`.
+- the marker `real_kafka` of a test: unless the variable is set, the whole run uses `real`.
 
 If no chosen source works, the tests that use the fixture fail. The terminal summary names the
 source, and says why those before it did not work. The sources, in this order:
@@ -20,10 +20,9 @@ source, and says why those before it did not work. The sources, in this order:
 - `local`: `LocalKafka`, real Apache Kafka, if there is Java;
 - `embedded`: `EmbeddedKafka`, the broker inside this process.
 
-Each source has 10 s to answer; the JVM of `container` and `local`, which takes 4 s on an idle
-machine, has 60 s.
-Downloading Kafka's jars, which `local` does once per cache, has `DOWNLOAD_TIMEOUT` (120 s) of its
-own.
+`address` and Docker have 10 s to answer. The JVM of `container` and `local`, which starts in 4 s on
+an idle machine, has 60 s. The download of Kafka's jars, which `local` needs once per cache, has
+another 120 s.
 
 With pytest-xdist each worker has a broker of its own, except that all of them use the one at
 `KAFKAGROUP_BOOTSTRAP_SERVERS`. The summary lists the brokers of all workers.
@@ -101,7 +100,9 @@ def _chosen_sources(config: pytest.Config) -> Sequence[str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "real_kafka: the fixture `kafka` of this run is real Apache Kafka"
+        "markers",
+        "real_kafka: the fixture `kafka` of this run is real Apache Kafka, unless KAFKAGROUP_KAFKA"
+        " is set",
     )
 
 

@@ -20,6 +20,7 @@ from kafkagroup.testing.local import ZOOKEEPER_MAIN
 
 __all__ = ["LocalZooKeeper"]
 
+# The limits are in ticks, the session timeout in milliseconds.
 _SETTINGS = {
     "clientPortAddress": HOST,
     "dataDir": "./data",
@@ -71,6 +72,7 @@ class LocalZooKeeper(Servers[_Node]):
     """
 
     nodes: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    """Number of nodes."""
     tick_ms: int = attrs.field(default=500, kw_only=True)
     """The tick. A session lasts at least two ticks; followers report their sessions to the leader
     every half tick."""

@@ -139,10 +139,11 @@ class BrokerClient:
         on_refused: Callable[[], None] = lambda: None,
     ) -> None:
         """`node_id`: -1 for a bootstrap address, whose node id is unknown. Connections run in
-        `tasks`. Failures and successes are reported to `troubles`, if the caller retries. With
-        `identity`, connections to brokers of other clusters fail; `on_misdirected` is called with
-        their error, or with a broker's request to bootstrap again. `names`: those of the client,
-        None for new ones. `logins` decides when to log in again after a failure; with it,
+        `tasks`. `throttle` is shared by the clients of this address; None for one of its own.
+        Failures and successes are reported to `troubles`, unless it is None. With `identity`,
+        connections to brokers of other clusters fail; `on_misdirected` is called with their error,
+        or with a broker's request to bootstrap again. `names` looks up the host; None for look-ups
+        that no other client shares. `logins` decides when to log in again after a failure; with it,
         `on_refused` is called after each login that the broker refuses."""
         self.node_id = node_id
         self.host = host
@@ -205,6 +206,7 @@ class BrokerClient:
     @property
     def is_idle(self) -> bool:
         """Whether no request is in flight, and no connection is being opened."""
+        # `idle_since` is infinite while a request is in flight.
         busy = (not c.is_closed and c.idle_since == math.inf for c in self._connections.values())
         return not self._connecting and not any(busy)
 
@@ -331,13 +333,14 @@ class BrokerClient:
         forget an idle connection, and then drops its packets without telling either side."""
         limit = self._options.connections_max_idle
         while self._connections:
-            idle_since = [now := anyio.current_time()]
+            now = anyio.current_time()
+            next_check_at = now + limit
             for connection_id, connection in tuple(self._connections.items()):
                 if connection.is_closed or connection.idle_since + limit <= now:
                     await self.disconnect(connection_id)
                 else:
-                    idle_since.append(connection.idle_since)
-            if await stop.wait(min(idle_since) + limit):
+                    next_check_at = min(next_check_at, connection.idle_since + limit)
+            if await stop.wait(next_check_at):
                 return
         self._stop_closing_idle = None
 
@@ -392,8 +395,9 @@ class BrokerClient:
     ) -> R:
         """Send any request in a version from `lowest` to `highest`; return its response, with its
         error codes. `timeout` is in seconds, None for the request timeout of the options. With
-        None, a look-up whose response is lost is sent once more, over a new connection.
-        `on_response` and `on_sent` are those of `BrokerConnection.request`.
+        None, a look-up whose response is lost is sent once more, over a new connection; `on_sent`
+        is not for look-ups. `overdue`: what to report while there is no response. `on_response` and
+        `on_sent` are those of `BrokerConnection.request`.
 
         Raises: TransportError, RemoteProtocolError, AuthenticationError, UnsupportedVersionError.
         """
@@ -486,9 +490,9 @@ class BrokerClient:
         usual = self._options.request_timeout
         if timeout is None:
             timeout = usual
-        allowed = overdue.extra_wait
-        if allowed is None:
-            allowed = max(timeout - usual, 0.0)
+        extra_wait = overdue.extra_wait
+        if extra_wait is None:
+            extra_wait = max(timeout - usual, 0.0)
         report_overdue = partial(self._report_overdue, connection_id, type(request), overdue)
         try:
             response = await connection.request(
@@ -496,7 +500,7 @@ class BrokerClient:
                 timeout=timeout,
                 highest=highest,
                 lowest=lowest,
-                overdue_after=WARN_AFTER + allowed,
+                overdue_after=WARN_AFTER + extra_wait,
                 on_overdue=report_overdue,
                 on_response=on_response,
                 on_sent=on_sent,
@@ -562,6 +566,7 @@ class BrokerClient:
             self._troubles.succeeded((self.host, self.port, connection_id), anyio.current_time())
 
     def _may_renew(self) -> bool:
+        """Whether a connection may renew its SASL session now."""
         return self._logins is None or self._logins.may_ask_source(anyio.current_time())
 
     def _report_renewal(self, error: KafkaGroupError | None) -> None:
@@ -687,10 +692,10 @@ class BrokerClient:
                 for topic, partitions in by_topic(batches).items()
             ),
         )
+        # From version 13 requests name topics by id; this caller has names.
         if acks == 0:
             await self.send_only(request, highest=12)
             return None
-        # From version 13 requests name topics by id; this caller has names.
         return await self.request(request, timeout=timeout + _PRODUCE_MARGIN, highest=12)
 
     async def request_offset_limits(

@@ -72,9 +72,11 @@ class Channel:
         room: Callable[[], memoryview],
         take: Callable[[int], T | None],
     ) -> T:
+        """Receive as `receive` does, in callbacks of asyncio's loop."""
         end: asyncio.Future[T] = loop.create_future()
 
         def read() -> None:
+            # The loop calls this again as long as the socket is readable.
             received = 0
             try:
                 while not end.done():
@@ -93,19 +95,19 @@ class Channel:
             except Exception as error:
                 end.set_exception(error)
 
-        # In this context, because a response may start tasks by anyio.
+        # Not in the context of this task: `take` may handle a response that starts tasks by anyio.
         callback_context().run(loop.add_reader, source, read)
         try:
             return await end
         finally:
             loop.remove_reader(source)
 
-    async def _receive_into(self, room: memoryview) -> int:
-        """Write one or more received bytes to `room`; return how many."""
-        most = min(len(room), self._receive_bytes)
+    async def _receive_into(self, view: memoryview) -> int:
+        """Write one or more received bytes to `view`; return how many."""
+        most = min(len(view), self._receive_bytes)
         if self._socket is None:
             data = await self._stream.receive(most)
-            room[: len(data)] = data
+            view[: len(data)] = data
             return len(data)
         if not self._is_drained:
             # Without this checkpoint a fast broker would block the loop. Not
@@ -115,7 +117,7 @@ class Channel:
             if self._is_drained:
                 await anyio.wait_readable(self._socket)
             try:
-                count = self._socket.recv_into(room, most)
+                count = self._socket.recv_into(view, most)
             except BlockingIOError:
                 self._is_drained = True
                 continue
@@ -125,7 +127,7 @@ class Channel:
             return count
 
     def send_now(self, data: memoryview) -> int:
-        """Send the bytes that the kernel takes at once; return how many, 0 with TLS.
+        """Send the bytes that the kernel takes at once; return how many, 0 without a plain socket.
 
         Call it only while no task is in `send`. After an error of the socket it returns 0, and
         `send` raises the error.

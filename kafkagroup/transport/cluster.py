@@ -78,8 +78,8 @@ _MAX_MERGED_IN_LOOP = 2_000
 takes a few milliseconds."""
 
 _MAX_CANDIDATES = 1_000
-"""The limit of known brokers that one request is sent to, at random: a response may name 250,000,
-and to shuffle and sort those takes half a second."""
+"""A request is sent to at most this many known brokers, chosen at random, besides those that have a
+client: a response may name 250,000, and to shuffle and sort those takes half a second."""
 
 _MAX_CONFIRMATIONS = 2
 """How many more responses one refresh requests while they contradict what is known. Callers of
@@ -198,8 +198,8 @@ class Cluster:
         broker = await self._request_metadata_once(attempts)
         for _ in range(_MAX_CONFIRMATIONS):
             others = self._others(broker, attempts.unreachable)
-            is_at_stake = self._unconfirmed.contradicts(self.metadata)
-            if not (is_at_stake or (self._unconfirmed and others)):
+            is_contradicted = self._unconfirmed.contradicts(self.metadata)
+            if not (is_contradicted or (self._unconfirmed and others)):
                 return
             candidates: Iterable[BrokerClient] = map(self.broker, others)
             if not others:
@@ -536,8 +536,8 @@ class Cluster:
         return [n for n in self._known_nodes() if _address(n) not in excluded]
 
     def _known_nodes(self) -> list[Node]:
-        """Return known brokers, up to `_MAX_CANDIDATES`: first those whose main connection is open,
-        then those with another open connection, which are known to be reachable."""
+        """Return known brokers, as `_MAX_CANDIDATES` limits them: first those whose main connection
+        is open, then those with another open connection, which are known to be reachable."""
         nodes = list(self.metadata.nodes.values())
         if len(nodes) > _MAX_CANDIDATES:
             used = [self.metadata.nodes.get(node_id) for node_id, *_ in self._brokers]
@@ -567,6 +567,7 @@ class Cluster:
         )
 
     def _distance(self, node: Node) -> int:
+        """Return the place of a node in the order of `_known_nodes`, lowest first."""
         broker = self._brokers.get((node.node_id, node.host, node.port))
         if broker is None:
             return 2

@@ -97,7 +97,7 @@ or all connections would do it at the same time. The Java client uses the same r
 
 _RENEWAL_PAUSES = (0.5, 5.0)
 """Seconds between two attempts to re-authenticate, at least and at most. Each connection makes its
-own, and the old session serves meanwhile."""
+own attempts, and the old session serves meanwhile."""
 
 _MIN_RENEWAL_PAUSE = 0.2
 """Seconds between two attempts when the old session is about to end, and between two calls of
@@ -109,7 +109,7 @@ than the default interval of heartbeats: a new task for each of these would cost
 that stays."""
 
 _QUICK_WRITES_TO_KEEP_WRITER = 4
-"""The writer task stays after this many quick writes in a row."""
+"""The writer task stays after more quick writes in a row than this."""
 
 _DOUBTFUL_AFTER = 4.0
 """Seconds without received bytes after which an unused connection must be checked. Longer than the
@@ -180,8 +180,8 @@ class BrokerConnection:
         """Whether bytes wait to be written, or are being written: later requests are added to
         `_outgoing`."""
         self._written: OneShotEvent | None = None
-        """While a task waits for that: set when nothing waits to be written, or the connection has
-        failed."""
+        """While a task waits in `_wait_written`: set when nothing is left to write, or the
+        connection has failed."""
         self._wake_writer: OneShotEvent | None = None
         """While there is a writer task: set when there is something to write."""
         self._used_at = float("-inf")
@@ -189,6 +189,7 @@ class BrokerConnection:
         self._received_at = float("-inf")
         """When bytes were last received."""
         self._wrote_at = float("-inf")
+        """When the writer task last wrote."""
         self._quick_write_count = 0
         """Quick writes in a row."""
         self._error: KafkaGroupError | None = None
@@ -387,6 +388,7 @@ class BrokerConnection:
             await self._wait_written(type(request).__name__)
 
     async def _wait_written(self, what: str) -> None:
+        """Wait until nothing is left to write. `what` was written last, for the error."""
         self._raise_if_closed()
         self._written = self._written or OneShotEvent()
         timeout = self._options.request_timeout
@@ -796,7 +798,8 @@ class BrokerConnection:
         self._wake_writer = None
 
     def _sasl_hint(self) -> str:
-        """Return why a broker may close the connection right after it sent its versions."""
+        """Return why a broker may close the connection right after it sent its versions; "" if it
+        has not sent them, or this client uses SASL."""
         security = self._options.security
         if not self._protocol.broker_versions or (security and security.mechanism):
             return ""

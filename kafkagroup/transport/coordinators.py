@@ -73,21 +73,21 @@ class Coordinators:
 
         Raises: BrokerError, often a retriable one; what `Cluster.request_any` raises.
         """
-        at = kind, key
-        while (other := self._in_flight.get(at)) is not None:
+        wanted = kind, key
+        while (other := self._in_flight.get(wanted)) is not None:
             await other.done.wait()
             if other.error is not None:
                 raise other.error
             if other.node is not None:
                 return other.node
-        look_up = self._in_flight[at] = _LookUp()
+        look_up = self._in_flight[wanted] = _LookUp()
         try:
             look_up.node = node = await self._look_up(key, kind)
         except KafkaGroupError as error:
             look_up.error = error
             raise
         finally:
-            del self._in_flight[at]
+            del self._in_flight[wanted]
             look_up.done.set()
         self.store(node, key, kind)
         if kind is CoordinatorType.GROUP:

@@ -48,6 +48,7 @@ async def open_stream(
             targets = _targets(found, port, source, options.source_port or 0)
             return await (connect(*targets[0]) if len(targets) == 1 else _connect_any(targets))
     except OSError as error:
+        # A timeout of the system has a number, that of `fail_after` has none.
         is_late = isinstance(error, TimeoutError) and error.errno is None
         why = f"no connection within {options.connect_timeout} s" if is_late else reason(error)
         raise ConnectionLostError(f"{why}; {found.trouble}" if found.trouble else why) from error
@@ -61,22 +62,22 @@ async def connect(
     # Imported here: `anyio.abc` is a tenth of the import time of a consumer.
     from kafkagroup.transport.plain_stream import PlainStream
 
-    connected = socket.socket(family, socket.SOCK_STREAM)
+    raw_socket = socket.socket(family, socket.SOCK_STREAM)
     try:
-        connected.setblocking(False)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw_socket.setblocking(False)
+        raw_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if source is not None:
-            connected.bind(source)
+            raw_socket.bind(source)
         try:
-            connected.connect(address)
+            raw_socket.connect(address)
         except BlockingIOError:
-            await anyio.wait_writable(connected)
-            if code := connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            await anyio.wait_writable(raw_socket)
+            if code := raw_socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise OSError(code, os.strerror(code)) from None
     except BaseException:
-        connected.close()
+        raw_socket.close()
         raise
-    return PlainStream(connected)
+    return PlainStream(raw_socket)
 
 
 def _targets(
@@ -86,6 +87,7 @@ def _targets(
     `source`; an address without one is left out."""
     if source is None:
         return [(family, _with_port(address, port), None) for family, address in found.addresses]
+    # Reversed: of several local addresses of one family, the first counts.
     local = {f: _with_port(a, source_port) for f, a in reversed(source.addresses)}
     return [(f, _with_port(a, port), local[f]) for f, a in found.addresses if f in local]
 

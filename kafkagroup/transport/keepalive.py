@@ -34,7 +34,7 @@ _OPTIONS = (
     # and are repeated for a quarter of an hour.
     ("TCP_USER_TIMEOUT", (_IDLE + _INTERVAL * _COUNT) * 1000),
 )
-"""The options of TCP, of which a system has some."""
+"""The options of TCP. No system has all of them."""
 
 
 def keep_alive(stream: ByteStream) -> None:
@@ -42,8 +42,8 @@ def keep_alive(stream: ByteStream) -> None:
     # Imported here: it is a tenth of the import time of a consumer.
     from anyio.abc import SocketAttribute
 
-    connected = stream.extra(SocketAttribute.raw_socket, None)
-    if connected is None:
+    raw_socket = stream.extra(SocketAttribute.raw_socket, None)
+    if raw_socket is None:
         return
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     options += [
@@ -53,4 +53,4 @@ def keep_alive(stream: ByteStream) -> None:
     ]
     for option in options:
         with suppress(OSError):  # a system may know the name and refuse the option
-            connected.setsockopt(*option)
+            raw_socket.setsockopt(*option)

@@ -2,8 +2,8 @@
 
 Brokers and directories lock the accounts of clients that repeat a wrong password. So if all brokers
 refuse the credentials, the error is raised to the application, and no login is tried until the
-application calls a method that continues, for which the client clears `suspended`. One broker that
-refuses what others accept is at fault itself: its logins are repeated, less and less often. A
+application has got the error and calls the client again, which then clears `suspended`. One broker
+that refuses what others accept is at fault itself: its logins are repeated, less and less often. A
 failure that is not a broker's refusal, such as that of the source of credentials, is raised only
 before the first successful login, when the options may be wrong. A source that fails does so for
 each broker: one login tries for all.
@@ -56,7 +56,7 @@ class _Failure:
     def pause(self) -> float:
         """Return the seconds to wait before the next login."""
         pauses = _PAUSES_AFTER_REFUSAL if self.error.is_refusal else _PAUSES_AFTER_FAILURE
-        return backoff(self.attempts, *pauses, 0.5)
+        return backoff(self.attempts, *pauses, jitter=0.5)  # the middle: no deviation
 
 
 class Logins:
@@ -72,15 +72,15 @@ class Logins:
         self._unreported: AuthenticationError | None = None
         """The last refusal by a broker that `refused_everywhere` has not reported yet."""
         self.suspended: AuthenticationError | None = None
-        """The refusal of all brokers, from `refused_everywhere` on: no login is tried. Where the
-        application continues, the client sets it to None: logins are allowed again, after the
-        pause of each broker."""
+        """The refusal of all brokers, from `refused_everywhere` on: no login is tried. When the
+        application continues or closes the client, the client sets it to None: logins are allowed
+        again, after the pause of each broker."""
         self._on_refused: Callable[[AuthenticationError], None] | None = None
         self._reported_at = float("-inf")
 
     def watch(self, on_refused: Callable[[AuthenticationError], None]) -> None:
-        """Call `on_refused` with the error to raise to the application. Without `on_refused` the
-        caller of each request gets the error, and no login is delayed or suspended."""
+        """Call `on_refused` with the error to raise to the application. If this is never called,
+        the caller of each request gets the error, and no login is delayed or suspended."""
         self._on_refused = on_refused
 
     def is_final(self, error: Exception) -> bool:
@@ -134,7 +134,7 @@ class Logins:
             known = None
         attempts = 1 if known is None else known.attempts + 1
         since = now if known is None else known.since
-        failure = _Failure(error, since, attempts, now)
+        failure = _Failure(error, since, attempts, retry_at=now)
         failure.retry_at += failure.pause()
         self._failures[key] = failure
         if len(self._failures) > _MAX_FAILURES:

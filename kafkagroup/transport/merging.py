@@ -2,7 +2,7 @@
 
 One response is the view of one broker, which may lag behind the others. What it adds counts at
 once: a topic, partitions, a broker, a newer leader epoch. What it takes away, or sets back, is only
-noted, and counts once the next response repeats it. Two changes never count, because the controller
+noted, and counts when the next response repeats it. Two changes never count, because the controller
 never makes them: a topic does not lose partitions under the same topic id, and a leader epoch does
 not lose its leader.
 """
@@ -45,9 +45,10 @@ class _Claim:
     successor: TopicMetadata | None = None
     """The topic as the response describes it under another id."""
     partitions: frozenset[int] | None = None
-    """The partitions, if there are fewer and the response has no topic id."""
+    """The partitions in the response, if known ones are missing and a topic id does not tell
+    whether the topic is the same."""
     epochs: Mapping[int, int] = field(factory=dict)
-    """Partition -> leader epoch, where it is lower."""
+    """Partition -> its leader epoch in the response, where it is lower than the known one."""
 
 
 _NO_CLAIM = _Claim()
@@ -57,27 +58,29 @@ _NONE_LOWER: Mapping[int, int] = {}
 
 @frozen
 class Unconfirmed:
-    """How the last response contradicts what is known. It counts once the next response repeats
-    it."""
+    """How the last response contradicts what is known. It counts when the next response repeats it.
+    `topics` also has those that are reported as absent, and that no response has described."""
 
     nodes: Mapping[int, Node | None] = field(factory=dict)
     """Node id -> the node at another address; None if the response does not list it."""
     topics: Mapping[str, _Claim] = field(factory=dict)
+    """Topic name -> what the response says of it."""
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.topics)
 
     def contradicts(self, known: ClusterMetadata) -> bool:
-        """Return whether any of this takes away something that is known; False if it only reports
-        topics as absent that no response has described."""
+        """Return whether this is about a node, or about a topic that has partitions in `known`, the
+        metadata that was merged with it. Otherwise the response only reports topics as absent that
+        no response has described."""
         return bool(self.nodes) or any(known.topics[name].partitions for name in self.topics)
 
 
 NOTHING_UNCONFIRMED = Unconfirmed()
 
 _Shared = dict[PartitionMetadata, PartitionMetadata]
-"""Many partitions have the same leader, epoch and replicas. They share one value: the garbage
-collector then visits a hundred objects instead of 200,000."""
+"""Each value -> itself. Many partitions have the same leader, epoch and replicas. They share one
+value: the garbage collector then visits a hundred objects instead of 200,000."""
 
 
 def merge(
@@ -138,7 +141,7 @@ def _nodes(
         if found is not None and (found.host, found.port) == (node.host, node.port):
             continue
         if node_id in before and before[node_id] == found:
-            continue
+            continue  # confirmed
         nodes[node_id] = node
         unconfirmed[node_id] = found
     return nodes, unconfirmed
@@ -197,13 +200,14 @@ def _topic(
 def _absent(
     known: TopicMetadata | None, response: MetadataResponseTopic | None, before: _Claim | None
 ) -> tuple[TopicMetadata | None, _Claim | None]:
-    """Return a topic that the broker does not know, as `_topic` does."""
+    """Return what `_topic` returns, for a topic that is not in the response (None), or that the
+    response reports as absent."""
     claim = _Claim(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     is_confirmed = claim == before or (known is not None and known.is_absent)
     if known is not None and known.partitions and not is_confirmed:
         return known, claim
     if response is None:
-        return None, None
+        return None, None  # dropped: there is no error code to keep
     absent = TopicMetadata(NO_ID, {}, response.error_code, is_absent=is_confirmed)
     return absent, None if is_confirmed else claim
 
@@ -211,8 +215,8 @@ def _absent(
 def _continued(
     known: TopicMetadata, response: MetadataResponseTopic, before: _Claim, shared: _Shared
 ) -> tuple[TopicMetadata, _Claim | None]:
-    """Return a topic whose id is the same as before, or is not in the response, as `_topic`
-    does."""
+    """Return what `_topic` returns, for a topic whose id has not changed, as far as both ids are
+    known."""
     partitions, lower_epochs = _partitions(response, shared, known.partitions, before.epochs)
     fewer = None
     if known.partitions.keys() - partitions.keys():

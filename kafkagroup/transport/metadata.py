@@ -52,6 +52,7 @@ class PartitionMetadata:
     leader_epoch: int
     """-1 from brokers before 2.1."""
     replicas: tuple[int, ...]
+    """Node ids."""
 
 
 @frozen

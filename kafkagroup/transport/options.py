@@ -127,11 +127,11 @@ def _parse_server(entry: str) -> Address:
     if entry.startswith("["):
         host, bracket, rest = entry[1:].partition("]")
         port = rest.removeprefix(":")
-        valid = bool(bracket) and (not rest or rest.startswith(":"))
+        is_valid = bool(bracket) and (not rest or rest.startswith(":"))
     else:
         host, _, port = entry.partition(":")
-        valid = ":" not in port
-    if not valid or not host or (port and not port.isdecimal()) or int(port or 9092) > 65535:
+        is_valid = ":" not in port
+    if not is_valid or not host or (port and not port.isdecimal()) or int(port or 9092) > 65535:
         _, at_sign, address = entry.rpartition("@")  # before it, a URL may have a password
         shown = f"...@{address}" if at_sign else entry
         raise ConfigurationError(

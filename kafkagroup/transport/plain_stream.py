@@ -79,16 +79,16 @@ def _on_fork() -> None:
     and would keep the connections open after the parent has ended. The descriptors are replaced,
     not closed: the copy of the loop still has them registered, and to unregister them would
     unregister the parent's, too."""
-    connected = [number for stream in _open_streams if (number := stream.socket.fileno()) >= 0]
-    if not connected:
+    descriptors = [number for stream in _open_streams if (number := stream.socket.fileno()) >= 0]
+    if not descriptors:
         return
     # Closed before the null device is opened: the process may have reached its limit of open files.
-    os.close(connected[0])
+    os.close(descriptors[0])
     null = os.open(os.devnull, os.O_RDWR)
-    for number in connected:
+    for number in descriptors:
         if number != null:
             os.dup2(null, number, inheritable=False)
-    if null not in connected:
+    if null not in descriptors:
         os.close(null)
 
 

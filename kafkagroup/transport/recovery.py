@@ -99,6 +99,7 @@ class _Sighting:
     """Another cluster at the bootstrap addresses."""
 
     found: str
+    """Its id."""
     first_at: float
     last_at: float
 

@@ -87,12 +87,12 @@ class Job(Generic[T]):
         is queued again when another task waits."""
         self._waiter_count += 1
         try:
-            room_in = self.begin()
+            retry_in = self.begin()
             while True:
-                room_at = anyio.current_time() + room_in if room_in < math.inf else math.inf
-                if await self._has_ended.wait(min(until, room_at)) or until <= room_at:
+                retry_at = anyio.current_time() + retry_in if retry_in < math.inf else math.inf
+                if await self._has_ended.wait(min(until, retry_at)) or until <= retry_at:
                     return self.has_ended
-                room_in = self._threads.begin_waiting()
+                retry_in = self._threads.begin_waiting()
         finally:
             self._waiter_count -= 1
             if not self._waiter_count:
@@ -181,7 +181,7 @@ class WorkerThreads:
 
     def _take_next(self) -> Job[Any] | None:
         """Move the next queued job to the running ones, and return it; None if no job is queued or
-        there is no room."""
+        there is no room. The caller holds the lock."""
         now = time.monotonic()
         short_count = sum(now < at for at in self._long_at())
         has_room = short_count < self._short_limit and len(self._running) < self._total_limit
@@ -226,7 +226,7 @@ class ThreadWait:
     def __init__(self, run_in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._run_in_thread = run_in_thread
         self.is_waiting = False
-        """Whether a call waits for a thread, or was cancelled while it did."""
+        """Whether the last call waits for a thread; stays True if it was cancelled or failed."""
 
     async def __call__(self, work: Callable[[], T], /) -> T:
         self.is_waiting = True

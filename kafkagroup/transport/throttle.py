@@ -16,8 +16,8 @@ class BrokerThrottle:
 
     def __init__(self, address: Address, deadlines: dict[Address, float]) -> None:
         """`deadlines`: the address of each throttled broker -> when requests may be sent again, on
-        the clock of leases: a broker goes on counting while this system is suspended, and so does
-        the session that a heartbeat would be late for."""
+        the lease clock: while this system is suspended, the broker's throttle goes on, and so does
+        the session that a late heartbeat would lose."""
         self._address = address
         self._deadlines = deadlines
 
@@ -32,7 +32,7 @@ class BrokerThrottle:
         await lease_clock().sleep_out(lambda: self.seconds_left)
 
     def on_response(self, message: object) -> None:
-        """Extend the throttle by what a response asks for."""
+        """Extend the throttle to the end of the time that a response asks for, if any."""
         # KIP-219: the broker responds at once, and expects the client to wait before the next
         # request.
         throttle = min(getattr(message, "throttle_time_ms", 0) / 1000, _MAX_THROTTLE)

@@ -25,14 +25,15 @@ from kafkagroup.transport.tls_files import FileContext
 
 __all__ = ["Tls", "client_context", "tls_error"]
 
-_OTHER_NAME = frozenset((62, 64))
+_NAME_MISMATCH_CODES = frozenset((62, 64))
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 _WITHOUT_TLS = (
     "is this the port of a TLS listener? One without TLS takes security=None, or a Security with"
     ' security_protocol="SASL_PLAINTEXT"'
 )
-"""The advice for a listener without TLS: Kafka's closes the connection."""
+"""The advice where the listener may be one without TLS. A listener of Kafka closes the connection
+when it receives a TLS handshake."""
 
 
 class Tls:
@@ -52,7 +53,7 @@ class Tls:
         self, stream: ByteStream, host: str, name: str, run_in_thread: RunInThread
     ) -> ByteStream:
         """Return the stream with TLS, after a handshake with this host. Closes the stream on
-        failure.
+        failure. `name`: how errors name the broker.
 
         Raises: TlsError; ConnectionLostError when the connection broke.
         """
@@ -168,7 +169,7 @@ def _load_certificate(
             context.load_cert_chain(certificate_location, key_location, password)
         except (OSError, ValueError) as error:
             if isinstance(error, ConfigurationError):
-                raise
+                raise  # by `password`
             what = _unreadable(certificate_location, key_location) or "ssl_certificate and ssl_key"
             raise ConfigurationError(
                 f"{what}: {_reason(error)}; expected a certificate in PEM and the key that belongs"
@@ -209,13 +210,13 @@ def tls_error(name: str, error: ssl.SSLError, peer: str = "broker") -> TlsError:
     the error calls the other side."""
     reason = escaped(_reason(error))
     if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code in _OTHER_NAME:
+        if error.verify_code in _NAME_MISMATCH_CODES:
             advice = f"connect to, and have the {peer}s advertise, names that are in it"
         else:
             advice = f"give the CA that signed it as ssl_ca_location, if it is the right {peer}"
         reason = escaped(error.verify_message.rstrip("."))
         return TlsError(f"{name}: the {peer}'s certificate is refused: {reason}; {advice}")
-    if "alert" in reason:
+    if "alert" in reason:  # of the peer, such as "tlsv1 alert unknown ca"
         return TlsError(
             f"{name}: the {peer} refuses the TLS handshake: {reason}; it may want another"
             " ssl_certificate and ssl_key of this client, or another version of TLS",

@@ -32,21 +32,23 @@ class FileContext:
         *,
         trust_system: bool = False,
     ) -> None:
-        """`make` reads the files `paths`, and does so at once. `trust_system`: also trust the
-        system's certificates, which are read at the first connection, as that takes about 20 ms.
+        """`make` makes the context from the files `paths`; it is called at once. `trust_system`:
+        also trust the system's certificates, which are read at the first connection, as that takes
+        about 20 ms.
 
         Raises: what `make` raises.
         """
         self._paths = [path for path in paths if path is not None]
         self._trust_system = trust_system
         self._is_system_unread = trust_system
+        """Whether the system's certificates are still to be read."""
         self._make = make
         self._lock = threading.Lock()
         # Before the files are read: what changes meanwhile is found at the next connection.
         self._loaded = _contents(self._paths)
-        """The contents of the files that `current` was made from."""
+        """What `_contents` returned for the files that `current` was made from."""
         self._unusable: list[object] | None = None
-        """The contents that failed to load, if the last attempt failed; else None."""
+        """The same for the files that failed to load, if the last attempt failed; else None."""
         self.current = make()
         """The context of the last connection."""
 
@@ -80,6 +82,7 @@ class FileContext:
         try:
             context = self._make()
         except ConfigurationError as error:
+            # `from None` hides the OSError in tracebacks, but keeps it as the context.
             if lacks_descriptors(error.__context__):
                 return  # the files may be good: the next connection reads them again
             if self._unusable is None:

@@ -1,7 +1,7 @@
-"""The topics whose metadata a client needs. A refresh requests these, and drops all others.
+"""The topics whose metadata a client needs. A refresh requests these, and drops all other metadata.
 
-Each user of a topic names it only for as long as it needs it: without that, a topic that is deleted
-long after its last use would be requested as long as the client lives.
+Each user of a topic names it only while the topic is needed. Otherwise a topic that is deleted long
+after its last use would be requested as long as the client lives.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TopicsInUse:
         try:
             yield
         finally:
-            self._call_counts -= Counter(needed)
+            self._call_counts -= Counter(needed)  # drops the counts that become 0
 
     def current(self) -> frozenset[str]:
         """Return the topics that are needed now."""

@@ -29,7 +29,8 @@ meanwhile. Longer than the backoff between retries, and than the time for which 
 reports nothing."""
 
 _MAX_TROUBLES = 1_000
-"""The limit of open troubles: a broker may name any number of addresses and partitions."""
+"""The maximum number of troubles that are kept: a broker may name any number of addresses and
+partitions."""
 
 
 @frozen(kw_only=True)
@@ -66,17 +67,17 @@ class _Trouble:
     warn_after: float
     """Seconds without progress before the warning."""
     warned_at: float | None = None
-    """When the last warning was logged."""
+    """When the last warning was logged, or left out as a repetition; None before the first."""
 
 
 class Troubles:
-    """The open troubles of one client. Times are on the loop's clock."""
+    """The troubles of one client. Times are on the loop's clock."""
 
     def __init__(self, publish: Callable[[GroupEvent], None] | None = None) -> None:
         """`publish` is called with each event."""
         self.open: dict[Hashable, _Trouble] = {}
-        """Key of an operation -> its trouble, if its last attempt failed. Empty while everything
-        works: a caller on a hot path checks that before it calls `succeeded`."""
+        """Key of an operation whose last attempt failed -> its trouble, which is open. Empty while
+        everything works: a caller on a hot path checks that before it calls `succeeded`."""
         self._publish = publish
         self._warned: dict[str, float] = {}
         """Text of a problem -> when it was logged: several operations may fail for one cause."""
@@ -91,14 +92,14 @@ class Troubles:
         warn_after: float = WARN_AFTER,
         warn_interval: float = _WARN_INTERVAL,
     ) -> None:
-        """Record a failed attempt. Log a warning once there was no progress for `warn_after`
-        seconds, and then every `warn_interval` seconds. `since`: when this attempt began; None:
-        now."""
+        """Record a failed attempt at the operation `key`. Log a warning when there has been no
+        progress for `warn_after` seconds, and then every `warn_interval` seconds. `since`: when
+        this attempt began; None: now."""
         began = now if since is None else since
         trouble = self.open.get(key)
         if trouble is None or began - trouble.failed_at > _FORGET_AFTER:
             if len(self.open) >= _MAX_TROUBLES:
-                del self.open[next(iter(self.open))]
+                del self.open[next(iter(self.open))]  # the oldest
             trouble = self.open[key] = _Trouble(problem, began, now, warn_after)
         trouble.problem, trouble.failed_at = problem, now
         if now - trouble.began_at < warn_after:
@@ -123,8 +124,9 @@ class Troubles:
         self.open.pop(key, None)
 
     def lasting(self, now: float) -> list[tuple[Problem, float]]:
-        """Return the problems without progress for longer than their `warn_after`, each cause once,
-        with the seconds that each has lasted. May be called from any thread."""
+        """Return the problems without progress for longer than their `warn_after`, with the seconds
+        that each has lasted. Of problems with the same text, only the first is returned. May be
+        called from any thread."""
         found: dict[str, tuple[Problem, float]] = {}
         for trouble in self.open.copy().values():
             # A single failure does not tell whether later attempts would fail.

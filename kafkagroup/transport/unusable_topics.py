@@ -50,9 +50,10 @@ def partition_error(metadata: ClusterMetadata, tp: TopicPartition, what: str) ->
 
 
 def _code(metadata: ClusterMetadata, name: str) -> int:
-    """Return a topic's error code; 0 for none, or if the metadata does not have the topic yet."""
+    """Return a topic's error code; 0 if its partitions are known, or may be soon: the metadata does
+    not have the topic yet, or it is being created."""
     if not is_legal_name(name):
-        return ErrorCode.INVALID_TOPIC_EXCEPTION  # `merge` drops such names
+        return ErrorCode.INVALID_TOPIC_EXCEPTION  # `merging.merge` drops such names
     topic = metadata.topics.get(name)
     if topic is None or topic.partitions or topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
         return ErrorCode.NONE

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a type checker would accept every name
-    # Imported on first use: every module of this package imports it.
+    # Imported on first use: importing any module of this package imports this one first.
     __getattr__ = late_names(
         __name__,
         {

@@ -38,7 +38,8 @@ _MAX_COLUMN_BYTES = 0x7FFFFFFF
 """Maximum number of bytes in a column: Arrow's offsets have 32 bits."""
 
 _ROW_BYTES = 28
-"""The bytes of a row without its key, value and headers."""
+"""The bytes of a row without its key, value and headers: 8 each for the offset and the timestamp, 4
+each for where its key, value and headers end."""
 
 _ALL = 0x7FFFFFFFFFFFFFFF
 """In place of a limit, if there is none: a number of records or bytes, or an offset."""
@@ -178,10 +179,12 @@ class ColumnBuilder:
     )
 
     def __init__(self, size: int = 0) -> None:
-        """Allocate memory for values of `size` bytes; more is allocated when it is needed."""
+        """Allocate memory for `size` bytes of values; more is allocated when it is needed."""
         self._count = 0
         self._capacity = 0
+        """The number of records for which memory is allocated."""
         self._size = 0
+        """How many bytes the records had in their batches, decompressed."""
         self._offsets = bytearray()
         self._timestamps = bytearray()
         self._offset_view = memoryview(self._offsets).cast("q")
@@ -268,6 +271,7 @@ class ColumnBuilder:
     def _put_headers(self, records: RecordReader) -> None:
         """Append the headers of the reader's current record, whose lengths the reader has
         checked."""
+        # A length in zigzag form is twice the length if it is even, and null if it is odd.
         buf = records._buf
         records._pos = records._headers_at
         count = records._read_varint(buf, 32) >> 1
@@ -351,7 +355,8 @@ class ColumnBuilder:
 
 
 class _BinaryColumn:
-    """Keys or values: their bytes one after another, the end of each, and which are not null."""
+    """Keys or values: their bytes one after another in `_bytes`, the end of each in `_ends`, and in
+    `_bits` which are not null."""
 
     __slots__ = (
         "_bit_view",
@@ -369,7 +374,9 @@ class _BinaryColumn:
         """Allocate memory for `size` bytes."""
         self._size = 0
         self._nulls = 0
+        """How many values are null."""
         self._capacity = 0
+        """The number of bytes for which memory is allocated."""
         self._bytes = bytearray()
         self._byte_view = memoryview(self._bytes)
         self._ends = bytearray(4)

@@ -73,7 +73,7 @@ class RowColumns:
         # Not safe: Spark's timestamps have microseconds, which are cut off.
         times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
         self.least_timestamp: int | None = pc.min(times).as_py()
-        """None if all are null."""
+        """The least timestamp of the rows, in milliseconds; None if all are null."""
         self._timestamps = _numbers(times, now)
         self._partitions = _numbers(_column(columns, "partition", pa.int32(), self.count), _UNSET)
         topics = _column(columns, "topic", pa.binary(), self.count)
@@ -81,11 +81,13 @@ class RowColumns:
         self.topic_names = [name.decode(errors="replace") for name in topics.dictionary.to_pylist()]
         """The topics of the rows. Bytes that are not UTF-8, which no topic has, become U+FFFD."""
         self._topics = _numbers(topics.indices, _NULL)
+        """The place of each row's topic in `topic_names`; -1 for a row without a topic."""
         no_headers = pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))
         headers = _column(columns, "headers", no_headers, self.count)
         sizes = headers.value_lengths().fill_null(0).cast(pa.int64())
         ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(sizes)])
         self._header_ends = _numbers(ends, 0)
+        """Item n + 1 is how many headers the rows up to number n have."""
         # The first call returns the structs of all lists, the second one the fields of the structs.
         names, values = headers.flatten().flatten()
         self._header_names = _Bytes(names)
@@ -273,7 +275,8 @@ class RowBatcher:
         count_partitions: Callable[[str, int], int],
         send: Callable[[str, int, EncodedRecords], None],
     ) -> None:
-        """`topic` is for rows without a topic. `count_partitions` is called with a topic and the
+        """`topic` is for rows without a topic; `max_bytes` and `max_record` are as for
+        `BatchBuilder`. `count_partitions` is called with a topic and the
         number of partitions known here, and returns the number of its partitions; it looks the
         number up again unless it knows a higher one. `send` is called with topic, partition and
         records. The partition is -1 for a batch of rows without partition and key: the producer
@@ -359,6 +362,7 @@ class RowBatcher:
     def flush(self) -> None:
         """Send the batches that are not full."""
         for topic in self._topics.values():
+            # `_ANY` is -1, so that partition 0 follows.
             for partition, builder in enumerate([topic.of_any, *topic.builders], _ANY):
                 if builder.count:
                     self._send(topic.name, partition, builder.finish())

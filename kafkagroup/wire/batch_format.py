@@ -39,8 +39,8 @@ PREFIX = Struct(">qi4xB")
 """Base offset, length and magic, which is at this place in every format."""
 LEADER_EPOCH_OFFSET = 12  # the length counts the bytes from here on
 CRC_OFFSET = 17
-LAST_OFFSET_DELTA_OFFSET = 23
 ATTRIBUTES_OFFSET = 21  # the CRC covers the bytes from here on
+LAST_OFFSET_DELTA_OFFSET = 23
 INT32 = Struct(">i")
 UINT32 = Struct(">I")
 INT64 = Struct(">q")

@@ -18,6 +18,7 @@ def records_in_halves(batch: bytes | memoryview) -> tuple[Codec, tuple[list[NewR
     if whole.count < 2:
         return whole.codec, ()
     records = [
+        # The casts: without deserializers, keys and values are bytes.
         NewRecord(
             cast("bytes | None", record.key),
             cast("bytes | None", record.value),

@@ -30,7 +30,7 @@ def grown(old: bytearray, used: int, size: int) -> bytearray:
 def copy(target: memoryview, at: int, buf: Buffer, start: int, end: int) -> None:
     """Copy `buf[start:end]` to `target` at `at`; the caller has checked the bounds."""
     if cython.compiled:
-        if start < end:
+        if start < end:  # without bytes, there may be no `target[at]` and `buf[start]`
             to = cython.cast(cython.p_char, cython.address(target[at]))
             source = cython.cast(cython.p_char, cython.address(buf[start]))
             memcpy(to, source, end - start)  # type: ignore[name-defined]  # noqa: F821

@@ -126,6 +126,7 @@ _RUNTIME = {
     "DECODE_FAILURES": (UnicodeDecodeError,),
     "ENCODE_FAILURES": (_struct.error, UnicodeEncodeError, TypeError, AttributeError),
 }
+"""Name -> value, for the names that generated code uses without binding them."""
 
 
 # ---------------------------------------------------------------- the code writer
@@ -190,9 +191,9 @@ def _tagged(cls: type, version: int) -> list[tuple[str, Field]]:
 def _defaults(cls: type) -> dict[str, Any]:
     """Return the value of each field for a message that lacks the field: its default, or the zero
     value of its type."""
-    kinds = fields_of(cls)
+    specs = fields_of(cls)
     return {
-        name: _zero(kinds[name].kind) if value is REQUIRED else value
+        name: _zero(specs[name].kind) if value is REQUIRED else value
         for name, value in defaults_of(cls).items()
     }
 
@@ -334,7 +335,7 @@ def _write_decoder(out: _Module, cls: type, *, as_row: bool = False) -> str:
 
 
 def _read_run(out: _Module, run: list[tuple[str, Field]]) -> None:
-    """Write code that reads the fields of `_fixed_runs` into variables `f_<name>`."""
+    """Write code that reads the fields of one run of `_fixed_runs` into variables `f_<name>`."""
     name, spec = run[0]
     if isinstance(spec.kind, Scalar) and spec.kind.code:
         layout = _layout("".join(cast(Scalar, s.kind).code for _, s in run))
@@ -535,7 +536,7 @@ def _write_encoder(out: _Module, cls: type) -> str:
 
 
 def _write_run(out: _Module, run: list[tuple[str, Field]]) -> None:
-    """Write code that appends the fields of `_fixed_runs`."""
+    """Write code that appends the fields of one run of `_fixed_runs`."""
     name, spec = run[0]
     if isinstance(spec.kind, Scalar) and spec.kind.code:
         layout = _layout("".join(cast(Scalar, s.kind).code for _, s in run))

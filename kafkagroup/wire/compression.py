@@ -1,8 +1,8 @@
 """The compression codecs of record batches; decompression stops at a limit.
 
-Output grows by the bytes that are really decompressed, never by the size that a header claims, and
-stops at `limit`: an 8 KB batch can claim, and even hold, gigabytes. Decompression raises only
-`DecodeError` and its subclasses.
+No memory is allocated only because a header claims a size, and decompression stops at `limit`: an
+8 KB batch can claim, and even hold, gigabytes. Decompression raises only `DecodeError` and its
+subclasses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ all uncompressed batches fit."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01" * 2
+"""The framing of xerial's snappy-java: magic and two version numbers, then blocks of raw snappy,
+each after its size."""
 _XERIAL_BLOCK = 32 * 1024
+"""The maximum size of a block before compression, in bytes."""
 
 _SNAPPY_MAX_RATIO = 22
 """The output of snappy is at most this many times its input: its densest element has 3 bytes, and
@@ -46,8 +49,9 @@ _SCRATCH = 1024 * 1024
 """Size of the scratch buffer, in bytes: nearly every batch is smaller, so it is decompressed once,
 into memory that is mapped already."""
 
-# A larger batch is decompressed from the start on each retry: a growth by 4 wastes at most a third.
 _GROWTH = 4
+"""The factor by which the output buffer grows. Each retry decompresses from the start: with 4, the
+failed attempts together decompress at most 4/3 as many bytes as the last one."""
 
 _GZIP = 31  # zlib's `wbits` for a gzip member
 _GZIP_MAGIC = b"\x1f\x8b\x08"
@@ -86,8 +90,8 @@ _DEFAULT_LEVELS = {Codec.GZIP: -1, Codec.LZ4: 1, Codec.ZSTD: 3}
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """Compress `data` as Java's client does, so that every client can read it. `level`: one of
-    `LEVELS`; None for the default."""
+    """Compress `data` as the Java client does, so that every client can read it. `level`: in the
+    codec's range in `LEVELS`; None for the default."""
     if level is None:
         level = _DEFAULT_LEVELS.get(codec, 0)
     match codec:
@@ -111,8 +115,8 @@ def decompress(codec: Codec, data: Buffer, limit: int = MAX_BATCH_BYTES) -> byte
 
     The output of concatenated gzip members, zstd frames and xerial streams is joined; snappy may be
     raw or in xerial's framing. As in brokers, bytes after the last gzip member or the first LZ4
-    frame are ignored. It takes about `limit` bytes of memory (gzip: an eighth more) and those of
-    the codec's window, even if the data claims more.
+    frame are ignored. It takes at most about `limit` bytes of memory (gzip: an eighth more) and
+    those of the codec's window, even if the data claims more.
 
     Raises: LimitExceededError if the output is larger than `limit` bytes; DecodeError for bytes
     that are not of this codec, or end too early.
@@ -157,6 +161,7 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
         if not fed:
             fed = data[pos : pos + _GUNZIP_FROM]
             pos += len(fed)
+        # `limit + 1`: one byte more shows that the limit is exceeded, and 0 would mean no maximum.
         piece = member.decompress(fed, min(_GUNZIP_TO, limit + 1))
         if out.tell() + len(piece) > limit:
             raise _over(limit)
@@ -169,7 +174,7 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
             member = zlib.decompressobj(_GZIP)
             fed = data[:0]
             continue
-        # No input is left, and no output came: after a full piece the decoder may hold more.
+        # Without input, the end is an empty piece: after a full one the decoder may hold more.
         if not fed and not piece:
             raise DecodeError("gzip: input ends inside a member")
         fed = memoryview(member.unconsumed_tail)
@@ -193,8 +198,9 @@ _spare = [bytearray(_SCRATCH)]
 
 
 def _inflate(into: Callable[[Buffer, Any], int], data: Buffer, limit: int) -> bytes:
-    """Decompress `data` by `into`, which writes to a buffer: larger buffers are tried until one has
-    room for the output. Raises: LimitExceededError if it is larger than `limit` bytes."""
+    """Decompress `data` by `into`, a cramjam function that writes to a buffer. Larger buffers are
+    tried until one has room for the output. Raises: LimitExceededError if the output is larger than
+    `limit` bytes."""
     size, inflated = 0, None
     if len(data) < _SCRATCH:
         size = min(limit, _SCRATCH)
@@ -208,8 +214,8 @@ def _inflate(into: Callable[[Buffer, Any], int], data: Buffer, limit: int) -> by
 
 
 def _inflate_small(into: Callable[[Buffer, Any], int], data: Buffer, size: int) -> bytes | None:
-    # The output is copied out of the scratch buffer, but no memory has to be cleared first, and
-    # nothing is decompressed twice because of a wrong guess.
+    # Returns None if `size` is too small. The output is copied out of the scratch buffer, but no
+    # memory has to be cleared first, and nothing is decompressed twice because of a wrong guess.
     try:
         scratch = _spare.pop()
     except IndexError:
@@ -279,12 +285,13 @@ def _mended_lz4(data: memoryview) -> bytes | None:
     if len(data) < _LZ4_MIN or data[:4] != _LZ4_MAGIC:
         return None
     flags = data[4]
-    # Flags, block maximum; then, if there is one, the content's size, and a dictionary's id.
+    # Magic, flags, block maximum; then, by the flags, the content's size and a dictionary's id.
     header_end = 6 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
     end = header_end + 1
+    # The highest bit of a block's size marks a block that is not compressed; size 0 ends the frame.
     while size := int.from_bytes(data[end : end + 4], "little") & 0x7FFFFFFF:
-        end += 4 + size + (4 if flags & 0x10 else 0)
-    end += 4 + (4 if flags & 0x04 else 0)
+        end += 4 + size + (4 if flags & 0x10 else 0)  # with a checksum of each block
+    end += 4 + (4 if flags & 0x04 else 0)  # with a checksum of the content
     checksum = xxh32(data[4:header_end]) >> 8 & 0xFF
     if end > len(data) or (end == len(data) and data[header_end] == checksum):
         return None
@@ -333,7 +340,7 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
     first = pos
     while pos < len(data):
         if pos > first and data[pos : pos + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            first = pos = pos + len(_XERIAL_HEADER)  # another stream; each has a block
+            first = pos = pos + len(_XERIAL_HEADER)  # another stream; none is without a block
             continue
         start = pos + 4
         if start > len(data) and pos > first:

@@ -84,6 +84,8 @@ class LargeResponse:
 
 @frozen
 class _Sent:
+    """A request that has no response yet."""
+
     request: type[Request[Any]]
     version: int
 
@@ -92,6 +94,10 @@ class Connection:
     """Framing and correlation ids of one connection. Mutable: each chunk of bytes changes it."""
 
     def __init__(self, client_id: str | None, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        """`max_frame_bytes`: the limit of a response to Fetch; no other response may be larger.
+
+        Raises: LocalProtocolError if the client id is too long.
+        """
         encoded = b"" if client_id is None else client_id.encode()
         if len(encoded) > 32767:
             raise LocalProtocolError(f"client_id of {len(encoded)} bytes; the limit is 32767")
@@ -101,8 +107,11 @@ class Connection:
         self._least_limit = min(max_frame_bytes, MAX_AUTHENTICATION_BYTES)
         """The lowest value that `_limit` returns."""
         self._versions: Mapping[int, Versions] | None = None
+        """As `broker_versions`; None before the handshake."""
         self._in_flight: dict[int, _Sent] = {}
+        """Correlation id -> the request."""
         self._next_id = 0
+        """The correlation id of the next request."""
         self._buffer = bytearray(_ROOM)
         """The received bytes, from the first one of a response on. A response that is longer than
         `_ROOM` is alone in it."""
@@ -150,7 +159,10 @@ class Connection:
         return high
 
     def send(self, request: Request[Any], version: int) -> tuple[int, bytearray]:
-        """Register a request; return its correlation id and the bytes to send."""
+        """Register a request; return its correlation id and the bytes to send.
+
+        Raises: LocalProtocolError after a protocol error, and as `codec.encode`.
+        """
         if self.failure is not None:
             raise LocalProtocolError("the connection is closed after a protocol error")
         correlation_id = self._next_id
@@ -159,7 +171,7 @@ class Connection:
         frame = bytearray(header)
         frame += self._client_id
         if version in request.flexible:
-            frame.append(0)
+            frame.append(0)  # request header v2, without tagged fields
         encode_into(frame, request, version)
         _SIZE.pack_into(frame, 0, len(frame) - _SIZE.size)
         self._next_id = (correlation_id + 1) & 0x7FFFFFFF
@@ -198,11 +210,14 @@ class Connection:
         return responses
 
     def _next_frame(self) -> bytes | bytearray | None:
+        """Remove the next response from the buffer, and return it without its size; None while it
+        is incomplete. Raises: RemoteProtocolError."""
         buffer, filled = self._buffer, self._filled
         if filled < 4:
             return None
         size = int.from_bytes(buffer[:4], "big", signed=True)
-        # Checked before the body is buffered: a claimed size alone must not make memory grow.
+        # Checked before the body is buffered: a claimed size alone must not make memory grow. Until
+        # the correlation id is received, the response may be to any request in flight.
         if size < 4:
             raise DecodeError(f"response of {size} bytes: too short for a correlation id")
         self._check_size(size, self._in_flight.values())
@@ -263,6 +278,7 @@ class Connection:
         return "; the listener speaks TLS: set security=Security(...)" if is_tls else ""
 
     def _response_in(self, frame: bytes | bytearray) -> Response | LargeResponse:
+        """Return the response in a frame of `_next_frame`. Raises: DecodeError."""
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         sent = self._in_flight.pop(correlation_id)
         response, version = sent.request.response, sent.version
@@ -277,15 +293,15 @@ class Connection:
                 offset = 5  # no tagged fields, as in all versions so far
             else:
                 _, offset = decode_prefix(_FlexibleHeader, 0, frame)
-        whole = partial(_decoded, correlation_id, response, version, frame, offset)
+        decode_frame = partial(_decode_frame, correlation_id, response, version, frame, offset)
         try:
-            return whole(max_elements=_ELEMENTS_AT_ONCE)
+            return decode_frame(max_elements=_ELEMENTS_AT_ONCE)
         except LimitExceededError:
-            # Decoded again, up to the usual limit, in a thread.
-            return LargeResponse(whole)
+            # The caller decodes it again, up to the usual limit, in a thread.
+            return LargeResponse(decode_frame)
 
 
-def _decoded(
+def _decode_frame(
     correlation_id: int,
     response: type,
     version: int,

@@ -130,7 +130,8 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 def assigned_partitions(
     topics: Iterable[tuple[str, tuple[int, ...]]],
 ) -> tuple[TopicPartition, ...]:
-    """Return the partitions of an assignment by topic, sorted. Raises: DecodeError."""
+    """Return the partitions of an assignment, sorted. `topics`: pairs of a topic and its partition
+    numbers. Raises: DecodeError."""
     return _flat(tuple(topics), "assignment")
 
 

@@ -182,7 +182,7 @@ PRODUCE_ACTIONS: dict[int, ProduceAction] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: ProduceAction.RETRY_UNKNOWN,
     ErrorCode.NETWORK_EXCEPTION: ProduceAction.RETRY_UNKNOWN,
     ErrorCode.NOT_ENOUGH_REPLICAS: ProduceAction.RETRY,
-    ErrorCode.CORRUPT_MESSAGE: ProduceAction.RETRY,  # on its way: the checksum was right here
+    ErrorCode.CORRUPT_MESSAGE: ProduceAction.RETRY,  # damaged on the way: it was valid here
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: ProduceAction.RETRY,
     ErrorCode.CONCURRENT_TRANSACTIONS: ProduceAction.RETRY,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ProduceAction.RETRY,
@@ -233,8 +233,8 @@ FINAL: Codes = frozenset(
     )
 )
 """End a membership without another attempt to join, except where PROTOCOL_UNAVAILABLE applies: the
-cause is a value that the
-application gave, or another member, and would be the same at the next attempt."""
+cause is a value that the application gave, or another member, and would be the same at the next
+attempt."""
 
 UNKNOWN_MEMBER: Codes = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND))
 """The coordinator does not know the member, or its group."""
@@ -259,7 +259,7 @@ MAY_HAVE_JOINED: Codes = frozenset(
     (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 )
 """In the response to a join of KIP-848: the join may succeed nevertheless, because the coordinator
-may only wait for its replication."""
+may still be waiting for the replication of its record."""
 
 PROTOCOL_UNAVAILABLE: Codes = frozenset(
     (
@@ -270,7 +270,7 @@ PROTOCOL_UNAVAILABLE: Codes = frozenset(
 )
 """In the response to a join of KIP-848: the broker has disabled this protocol, cannot upgrade the
 classic group, or cannot match the pattern, which Python can. The member falls back to the classic
-protocol once the next join repeats such a code: if it alone fell back, it would turn an empty group
+protocol when the next join repeats such a code: if it alone fell back, it would turn an empty group
 into a classic one, which locks the others out."""
 
 # ------------------------------------------------------------ OffsetCommit, OffsetFetch
@@ -279,15 +279,16 @@ RETRIED_COMMITS: Codes = COORDINATOR_MOVED | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
-    ErrorCode.UNSTABLE_OFFSET_COMMIT,  # of an OffsetFetch only, which builds on this set
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,  # OffsetFetch only, for RETRIED_LOOK_UPS
     ErrorCode.STALE_MEMBER_EPOCH,  # the next heartbeat returns the new one
 }
-"""A commit is retried until the caller's timeout; for an unknown topic a few times only."""
+"""With these codes a commit is retried until the caller's timeout; for an unknown topic a few times
+only."""
 
 RETRIED_LOOK_UPS: Codes = RETRIED_COMMITS | UNKNOWN_MEMBER | {ErrorCode.FENCED_MEMBER_EPOCH}
-"""An OffsetFetch is retried, for an unknown topic a few times only. One that names the member is
-retried because a heartbeat will return the new epoch, or report that the member lost its
-partitions."""
+"""With these codes an OffsetFetch is retried, for an unknown topic a few times only. The codes of
+the member are among them because a heartbeat will return the new epoch, or report that the member
+lost its partitions."""
 
 FENCED_COMMITS: Codes = UNKNOWN_MEMBER | {
     ErrorCode.ILLEGAL_GENERATION,
@@ -327,7 +328,7 @@ _COORDINATOR_ACTIONS: dict[int, TransactionAction] = {
     ErrorCode.PRODUCER_FENCED: TransactionAction.FENCED,
     # What older brokers return for PRODUCER_FENCED.
     ErrorCode.INVALID_PRODUCER_EPOCH: TransactionAction.FENCED,
-    # KAFKA-18019: with a new producer id it could continue although another producer has fenced it.
+    # KAFKA-18019: with a new producer id, a producer that was fenced could continue.
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: TransactionAction.FATAL,
     ErrorCode.UNKNOWN_PRODUCER_ID: TransactionAction.FATAL,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TransactionAction.FATAL,
@@ -349,7 +350,7 @@ NOT_ENOUGH_REPLICAS when it has not added the partition to the transaction in ti
 
 INIT_PRODUCER_ID_ACTIONS: dict[int, TransactionAction] = {
     **_COORDINATOR_ACTIONS,
-    ErrorCode.TRANSACTION_ABORTABLE: TransactionAction.RETRY,  # there is none to abort
+    ErrorCode.TRANSACTION_ABORTABLE: TransactionAction.RETRY,  # no transaction is open
 }
 """A code that is not here is FATAL."""
 
@@ -358,8 +359,8 @@ ADD_PARTITIONS_ACTIONS: dict[int, TransactionAction] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TransactionAction.RETRY,
     ErrorCode.OPERATION_NOT_ATTEMPTED: TransactionAction.RETRY,  # as another partition was refused
 }
-"""The code of each partition, of which the gravest decides. A code that is not here is ABORT, such
-as TOPIC_AUTHORIZATION_FAILED."""
+"""For the code of each partition; the gravest action decides. A code that is not here is ABORT,
+such as TOPIC_AUTHORIZATION_FAILED."""
 
 ADD_OFFSETS_ACTIONS: dict[int, TransactionAction] = _COORDINATOR_ACTIONS
 """A code that is not here is ABORT, such as GROUP_AUTHORIZATION_FAILED."""
@@ -370,8 +371,9 @@ TXN_OFFSET_COMMIT_ACTIONS: dict[int, TransactionAction] = {
     # From older brokers: the transaction is not open, or not any more.
     ErrorCode.INVALID_TXN_STATE: TransactionAction.ABORT,
 }
-"""The code of each partition, from the group coordinator. A code that is not here is ABORT, such as
-those of a member that was removed: the producer can continue when the member has joined again."""
+"""For the code of each partition, from the group coordinator. A code that is not here is ABORT, as
+are those of a member that was removed: the producer can continue when the member has joined
+again."""
 
 END_TXN_ACTIONS: dict[int, TransactionAction] = _COORDINATOR_ACTIONS
 """A code that is not here is FATAL."""

@@ -128,8 +128,9 @@ class MessageSet:
         damage inside a compressed message.
         """
         if self.codec is Codec.NONE:
+            # Without CRC checks: `read_message_set` has made them.
             return _converted(BytesIO(bytes(len(self.raw))), self.raw, False, None)[0]
-        wrapper = self._first
+        wrapper = self._first  # the compressed message, around those inside
         if wrapper.value_at == _NULL:
             raise DecodeError("a compressed message has no value")
         value = self.raw[wrapper.value_at : wrapper.value_end]
@@ -192,6 +193,7 @@ def _continues(messages: list[_Message], message: _Message) -> bool:
     return (
         (message.magic, message.is_stamped) == (first.magic, first.is_stamped)
         and not message.codec_number
+        # In format 2 the offsets are relative to the first one, in 32 bits.
         and messages[-1].offset < message.offset <= first.offset + _MAX_INT32
     )
 
@@ -224,6 +226,7 @@ def _message(data: memoryview, pos: int, check_crc: bool, max_size: int) -> _Mes
     if magic:
         (timestamp,) = INT64.unpack_from(data, key_at)
         key_at += INT64.size
+    # The key ends before the length of the value.
     key_at, key_end = _part(data, key_at, end - INT32.size, "key")
     value_at, value_end = _part(data, key_end, end, "value")
     return _Message(offset, magic, attributes, timestamp, key_at, key_end, value_at, value_end, end)
@@ -274,7 +277,8 @@ def _encode(
 
     `room` may be the memory of `data`: a record is not longer than its message, whose offset, size,
     CRC and lengths take more bytes, so each part is read before it is overwritten. Raises:
-    DecodeError for one that is, as of format 0 with a timestamp from -2^63 and parts of megabytes.
+    DecodeError for a longer record, such as that of a message of format 0 with megabytes of key and
+    value, in a compressed message whose timestamp is near -2^63.
     """
     size, count, first, last = 0, 0, 0, -1
     head = bytearray()

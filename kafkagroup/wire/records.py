@@ -231,7 +231,7 @@ class RecordBatch:
             self._check_count(len(raw) - HEADER_SIZE)
 
     def _describe(self, message_set: MessageSet, max_batch_bytes: int) -> None:
-        """Set the fields of a header that a message set does not have."""
+        """Set the fields of the header, which a message set does not have, from the message set."""
         self._attributes = 0
         self._max_batch_bytes = max_batch_bytes
         self.is_control = False
@@ -369,13 +369,14 @@ class RecordReader:
     def __init__(self, batch: RecordBatch, start_offset: int, views: bool) -> None:
         self._batch = batch
         self._data: Buffer | None = None
+        """The decompressed records; None before. `_buf` has the same bytes, for parsing."""
         self._ahead: list[Record] | None = None
         """Uncompiled: the records that were created ahead and not returned yet, the next one
         last."""
         self._ahead_count = 0
         """How many records were created ahead, including those that were returned since."""
         self._ahead_from = (0, -1, 0, -1)
-        """`_left`, `_previous`, `_pos` and `_offset` before they were created."""
+        """`_left`, `_previous`, `_pos` and `_offset` before those records were created."""
         self._damage: DecodeError | None = None
         """Why the batch cannot be decompressed: the next read raises it."""
         self._views = views
@@ -501,7 +502,7 @@ class RecordReader:
 
     def prepare_at_once(self) -> bool:
         """Decompress the batch and skip the records below the start offset, if that takes only a
-        millisecond or two; return whether both is done. If not, `prepare` does the rest."""
+        millisecond or two; return whether both are done. If not, `prepare` does the rest."""
         if not self._left:
             return True
         if self._data is None and not self._inflate_small():
@@ -510,8 +511,8 @@ class RecordReader:
 
     def prepare(self) -> bool:
         """Decompress the batch and skip records below the start offset, in any thread. A call skips
-        up to `_SKIPPED_PER_SLICE` records; return whether that were all. Damage is raised when the
-        first record is read."""
+        up to `_SKIPPED_PER_SLICE` records; return whether that was all of them. Damage is raised
+        when the first record is read."""
         if self._data is None and self._damage is None:
             self._inflate()
         return self._skip_to_start(_SKIPPED_PER_SLICE)
@@ -629,7 +630,7 @@ class RecordReader:
             self._stop()
             raise self._batch._corrupt("input ends inside a record") from None
         except CorruptRecordError:
-            raise
+            raise  # by `_check_end`
         except DecodeError as error:
             self._stop()
             raise self._batch._corrupt(str(error)) from None
@@ -799,7 +800,7 @@ class RecordReader:
         self._headers_at = headers_at
 
     def _check_headers(self, buf: Buffer, record_end: int) -> None:
-        """Check the headers of a record, and advance past them. First access decodes them."""
+        """Check the headers of a record, and advance past them. `_RawHeaders` decodes them."""
         n = self._read_varint(buf, 32)
         count = n >> 1
         # A header has at least two lengths, of one byte each.
@@ -957,6 +958,7 @@ def read_batches(
                 topic=topic,
                 partition=partition,
                 offset=base_offset,
+                # Unknown (-1) if one of the two is negative, and so damaged.
                 next_offset=base_offset + delta + 1 if delta >= 0 <= base_offset else -1,
             )
         yield RecordBatch(raw, topic, partition, max_batch_bytes)

@@ -15,8 +15,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Rows(Sequence[T_co], Generic[T_co]):
-    """The structs that `make` creates from `rows`, a new object on each access. Equal to a tuple of
-    the same structs."""
+    """The structs that `make` creates from `rows`, tuples of field values: a new object on each
+    access. Equal to a tuple of the same structs."""
 
     __slots__ = ("_make", "_rows")
 

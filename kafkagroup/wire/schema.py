@@ -82,8 +82,8 @@ class Array:
 def array(element: Scalar | type, *, as_rows: bool = False) -> Array:
     """Return the type of an array of `element`: a scalar, or a class made with `@struct`.
 
-    `as_rows` is for a struct without arrays of structs, of which a response may have more than the
-    garbage collector can traverse in one go.
+    `as_rows` is for a struct without arrays of structs, if a response may have so many of them that
+    the garbage collector would stop all threads for long.
     """
     return Array(element, as_rows)
 

@@ -45,7 +45,8 @@ def fold(request: Request[R], version: int) -> Request[R]:
 
 
 def unfold(request: Request[R], response: R, version: int) -> R:
-    """Return the response in its newest form; `request` is in its newest form, too."""
+    """Return the response in its newest form; `request` is in its newest form, too. A response to
+    LeaveGroup stays as it is: its own error code is that of the only member."""
     if isinstance(response, FindCoordinatorResponse) and version < 4:
         original = cast(FindCoordinatorRequest, request)
         return cast(R, _unfold_find_coordinator(original, response))

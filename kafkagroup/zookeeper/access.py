@@ -28,7 +28,11 @@ they are."""
 
 @attrs.frozen(kw_only=True)
 class Access:
-    """The connection settings, the same for every session of a member."""
+    """The connection settings, the same for every session of a member. `ZooKeeperMembership`
+    describes them.
+
+    Raises: ConfigurationError.
+    """
 
     security: Security | None = None
     username: str | None = None
@@ -70,7 +74,7 @@ class Access:
                 )
 
     def options(self, on_tls_error: Callable[[TlsError], object]) -> dict[str, Any]:
-        """Return arguments for kazoo. `on_tls_error` is called in a kazoo thread."""
+        """Return arguments for `KazooClient`. `on_tls_error` is called in a kazoo thread."""
         options: dict[str, Any] = {}
         if self.security is not None and self.security.tls is not None:
             options |= {"use_ssl": True, "handler": _TlsHandler(self.security.tls, on_tls_error)}

@@ -1,4 +1,4 @@
-"""Runs a member of a group that is kept in ZooKeeper: executes in a session what its steps request.
+"""Run a member of a group in ZooKeeper: a session executes the requests of the member's steps.
 
 Each request has a task of its own. kazoo's threads keep the session alive: a blocked event loop
 does not end the membership, but the ownership lease may expire.
@@ -74,7 +74,7 @@ class ZooKeeperDriver(MemberLoop[Member]):
         log: MembershipLog,
         troubles: Troubles,
     ) -> None:
-        # `add_delay`, which does not warn: kazoo's threads send the heartbeats.
+        # Not `record`, which warns that heartbeats are late: kazoo's threads send them.
         super().__init__(CLAIMS, member, application, log, loop_delay.add_delay)
         self._hosts = hosts
         self._access = access
@@ -135,9 +135,11 @@ class ZooKeeperDriver(MemberLoop[Member]):
                 confirmed_until = sent_at + LEASE_FRACTION * self.member.timeout
                 if self._now() < confirmed_until:
                     return confirmed_until
+                # The response came too late to confirm anything: check again.
         raise CommitFailedError("the session with ZooKeeper has ended, or may have")
 
     def _post(self, event: BaseEvent) -> None:
+        """Post an event with a random number, as steps draw none."""
         super()._post(attrs.evolve(event, jitter=random.random()))
 
     # ------------------------------------------------------------ running

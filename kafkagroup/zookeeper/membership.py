@@ -166,8 +166,8 @@ class ZooKeeperMembership(MemberFactory):
                 f"foreign_members={paths!r}; expected paths such as ['/consumers/billing/ids']"
             )
         # Not at the top: `help(kafkagroup)` and completion in a REPL look at this class, also where
-        # kazoo is missing. Both now: `create_member` runs in the event loop, which an import would
-        # block.
+        # kazoo is missing. `driver` is imported now as well, because `create_member` runs in the
+        # event loop, which the import would block.
         import_module("kafkagroup.zookeeper.driver")
         from kafkagroup.zookeeper.session import Access
 
@@ -210,5 +210,6 @@ class ZooKeeperMembership(MemberFactory):
         top = f"/{chroot}".rstrip("/")
         foreign = tuple(top + path for path in self.foreign_members)
         paths = Paths(top + self.root, config.group_id, foreign)
-        watchers = loop_delay, log, troubles
-        return ZooKeeperDriver(hosts, self._access, paths, member, application, *watchers)
+        return ZooKeeperDriver(
+            hosts, self._access, paths, member, application, loop_delay, log, troubles
+        )

@@ -1,4 +1,4 @@
-"""The error message where kazoo cannot be imported: it is missing, or too old."""
+"""The error message if kazoo cannot be imported: it is missing, or too old."""
 
 from __future__ import annotations
 

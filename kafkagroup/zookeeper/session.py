@@ -5,6 +5,7 @@ in threads of its own, and its results are posted to the event loop.
 
 A claim or release is a transaction that fails if the member's own node is missing: when a session
 expires, kazoo begins a new one by itself, which must not execute the requests of the old one.
+A claim is for a unit, a partition or a generation (`member/zookeeper_nodes.py`).
 
 Three methods need what kazoo has no public name for, and use private ones, also of its connection
 (`_connection`). These names exist in all supported releases, 2.10 and later:
@@ -14,8 +15,8 @@ Three methods need what kazoo has no public name for, and use private ones, also
   ownership lease is computed from it. And without a limit for each attempt the session would
   expire while kazoo waits for a server that does not respond.
 - `_on_state_change` reads `_state`. A listener gets the same state, LOST, when the session has
-  expired and when the credentials were refused; the member may only begin another session after
-  the first.
+  expired and when the credentials were refused; only after an expiry may the member begin another
+  session.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ class Session:
         on_event: Callable[[ZooKeeperEvent], None],
     ) -> None:
         """`number`: that of the session, as in `Connect`. `name`: the member's, which its claims
-        contain. `client`: how log lines name the client."""
+        contain. `client`: how log lines name the client. `exclusive_generations`: whether units are
+        generations. `post` is called in kazoo's threads, and `on_event` in the event loop."""
         self.connect_error = ""
         """Why the last attempt to connect failed; "" if none has. Set in kazoo's thread."""
         self._number = number
@@ -164,7 +166,7 @@ class Session:
         """Path of the member's node."""
         self._member_nodes: dict[str, MemberNode] = {}
         """Name -> the member's node. A node is read once, as its content never changes."""
-        self._closing = False
+        self._is_closing = False
         self._in_flight: set[anyio.CancelScope] = set()
         """The scopes of the requests in flight."""
         self._client = KazooClient(
@@ -257,9 +259,9 @@ class Session:
         self._session_id = session_id
         self._emit(SessionEstablished, timeout=timeout)
 
-    def _emit(self, event: Callable[..., ZooKeeperEvent], **fields: Any) -> None:
-        if not self._closing:
-            self._on_event(event(now=self._now(), session=self._number, **fields))
+    def _emit(self, event_type: Callable[..., ZooKeeperEvent], **fields: Any) -> None:
+        if not self._is_closing:
+            self._on_event(event_type(now=self._now(), session=self._number, **fields))
 
     def _to_loop(self, call: Callable[[], object]) -> None:
         with suppress(RuntimeError):  # the loop is closed, and the membership has ended
@@ -267,9 +269,9 @@ class Session:
 
     def close(self) -> None:
         """Start to end the session, which deletes its nodes if ZooKeeper can be reached."""
-        if self._closing:
+        if self._is_closing:
             return
-        self._closing = True
+        self._is_closing = True
         for scope in self._in_flight:
             scope.cancel()
         # In a daemon thread: kazoo waits until an attempt to connect has ended.
@@ -331,6 +333,7 @@ class Session:
                 return Released(now=self._now(), token=token)
 
     async def _register(self, request: Register) -> None:
+        # At the start only: the driver reports foreign members that appear later.
         if self._number == 1 and request.replaces is None:
             await self._refuse_foreign_members()
         for path in (self._paths.members, self._paths.claims):
@@ -402,6 +405,7 @@ class Session:
                 raise RemoteProtocolError(f"{path} belongs to another session") from None
 
     async def _read(self) -> tuple[int, tuple[MemberNode, ...]]:
+        """Return the version of the list of members, and their nodes; watch for the next change."""
         while True:
             names, stat = await self._wait(
                 self._client.get_children_async(
@@ -582,7 +586,8 @@ def _translate(error: Exception) -> Exception:
 
 
 async def _for_each(items: Collection[str], function: Callable[[str], Awaitable[Any]]) -> list[Any]:
-    """Call the function for all items concurrently; return (item, result) pairs."""
+    """Call the function for all items concurrently; return (item, result) pairs. Raises: the first
+    KafkaGroupError, after all calls have ended."""
     results: dict[str, Any] = {}
     errors: list[KafkaGroupError] = []
 

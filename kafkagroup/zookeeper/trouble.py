@@ -46,7 +46,7 @@ class TroubleReporter:
         troubles: Troubles,
         in_loop_time: Callable[[float], float],
     ) -> None:
-        """`in_loop_time` converts the member's times to the loop's clock, which reports have."""
+        """`in_loop_time` converts the member's times to the loop's clock, which `troubles` uses."""
         self._hosts = hosts
         self._group_id = group_id
         self._troubles = troubles
@@ -57,7 +57,8 @@ class TroubleReporter:
         self._failed(_CONNECTING, now, cause or "no server answers", since)
 
     def on_foreign_members(self, now: float, found: str) -> None:
-        """Report members of other libraries, or "" for none. Their records are processed twice."""
+        """Report members of other libraries, which process each record a second time. `found` names
+        them; "" if there are none, which ends the report."""
         if found:
             cause = f"both process every record: {found}"
             problem = self._problem(_EXCLUDING, cause, _FOREIGN_ADVICE)
@@ -80,7 +81,8 @@ class TroubleReporter:
             case Claimed() | Released():
                 self._succeeded(_CLAIMING, now)
             case RequestFailed(token=token, error=error):
-                if token == member.confirming:  # the member knows only when this one was sent
+                # Only of a confirmation the member records when it was requested.
+                if token == member.confirming:
                     since = self._in_loop_time(member.confirm_sent_at)
                     self._failed(_CONFIRMING, now, str(error), since)
                 elif (what := _request_of(member, token)) is not None:
@@ -110,7 +112,8 @@ class TroubleReporter:
 
 
 def _request_of(member: Member, token: int) -> str | None:
-    """Return the request with this token; None if its response is no longer awaited."""
+    """Return what the request with this token was doing; None if its response is not awaited any
+    more."""
     tokens = {
         member.registering: _REGISTERING,
         member.reading: _READING,

@@ -1,4 +1,4 @@
-"""Finds what keeps a client from using its cluster, and what to do. Each check needs those before.
+"""Finds what keeps a client from using its cluster, and what to do about it.
 
 ```python
 async for finding in examine("kafka.example.org:9093", security=security, groups=["billing"]):

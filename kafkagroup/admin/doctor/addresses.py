@@ -44,7 +44,8 @@ def name_of(address: Address) -> str:
 
 
 async def examine_address(address: Address, options: ClientOptions) -> list[Finding]:
-    """Check an address step by step; the first failure is the last finding."""
+    """Check an address step by step, as a client connects; stop at the first step that fails. API
+    versions and authentication are one step."""
     subject = name_of(address)
     name = await _check_name(subject, address, options)
     if name.status is Status.FAILED:
@@ -72,7 +73,7 @@ async def _check_name(subject: str, address: Address, options: ClientOptions) ->
     except UnresolvedError as error:
         advice = "check its spelling, and the DNS or /etc/hosts of this machine"
         return failed("name", subject, str(error), advice)
-    addresses = ", ".join(dict.fromkeys(str(one[0]) for _, one in found.addresses))
+    addresses = ", ".join(dict.fromkeys(str(sockaddr[0]) for _, sockaddr in found.addresses))
     return ok("name", subject, f"is {addresses}")
 
 
@@ -121,18 +122,11 @@ async def _check_tls(subject: str, address: Address, options: ClientOptions) -> 
             _NO_TLS_LISTENER,
         )
     except (OSError, KafkaGroupError) as error:
-        return _tls_failed(subject, error)
+        return _failed_with_advice("TLS", subject, error, _NO_TLS_LISTENER)
     version = stream.extra(TLSAttribute.tls_version)
     certificate = stream.extra(TLSAttribute.peer_certificate)
     await anyio.aclose_forcefully(stream)
     return _certificate(subject, version, certificate, security.tls.context)
-
-
-def _tls_failed(subject: str, error: Exception) -> Finding:
-    finding = failed("TLS", subject, error if isinstance(error, KafkaGroupError) else str(error))
-    if finding.advice:
-        return finding
-    return failed("TLS", subject, finding.text, _NO_TLS_LISTENER)
 
 
 def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLContext) -> Finding:
@@ -160,11 +154,12 @@ def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLC
 
 
 async def _check_protocol(subject: str, address: Address, options: ClientOptions) -> list[Finding]:
-    """Check API versions and authentication: the broker reports its versions before it requires
-    authentication."""
+    """Check API versions and authentication. A broker reports its versions before it authenticates,
+    so their finding comes first; but if authentication fails, that is the only finding."""
     mechanism = None if options.security is None else options.security.mechanism
     try:
         async with Broker.open(*address, options=options) as broker:
+            # Connecting has requested the versions, too, but `Broker` does not return them.
             versions = await broker.request(_API_VERSIONS)
     except TlsError as error:
         # TLS 1.3: the broker verifies a client's certificate after the handshake.
@@ -174,21 +169,20 @@ async def _check_protocol(subject: str, address: Address, options: ClientOptions
             failed("SASL", subject, str(error).removeprefix(f"{subject}: "), _credentials(options))
         ]
     except KafkaGroupError as error:
-        finding = failed("API versions", subject, error)
-        if not finding.advice:
-            finding = failed(
-                "API versions",
-                subject,
-                finding.text,
-                "is that the port of a broker, and is security_protocol that of its listener?",
-            )
-        return [finding]
+        advice = "is that the port of a broker, and is security_protocol that of its listener?"
+        return [_failed_with_advice("API versions", subject, error, advice)]
     sasl = (
         not_checked("SASL", subject, "the security protocol is without SASL")
         if mechanism is None
         else ok("SASL", subject, f"authenticated by {mechanism.name}{_user_text(options)}")
     )
     return [_versions(subject, versions), sasl]
+
+
+def _failed_with_advice(check: str, subject: str, error: Exception, advice: str) -> Finding:
+    """Return a failed finding with the advice in the error's message, or else with `advice`."""
+    finding = failed(check, subject, str(error))
+    return finding if finding.advice else failed(check, subject, finding.text, advice)
 
 
 def _user_text(options: ClientOptions) -> str:

@@ -60,6 +60,7 @@ async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> l
                 " seconds and offsets by time are wrong by this difference",
             )
         ]
+    # The difference is shown in tenths of a second, so the text cannot be more precise than 0.1 s.
     return [ok("clock", "", f"{text}, within {max(uncertainty, 0.1):.1f} s")]
 
 

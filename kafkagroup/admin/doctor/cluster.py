@@ -27,7 +27,7 @@ _MAX_BROKERS = 200
 """The limit of brokers whose addresses are checked: a response may name a million."""
 
 _MAX_CONCURRENT = 16
-"""The limit of addresses that are checked at once."""
+"""The limit of addresses that are checked at the same time."""
 
 
 async def metadata_of(

@@ -27,7 +27,7 @@ class Finding:
     """The result of one check."""
 
     check: str
-    """The name of the check, such as "TLS"; it never varies."""
+    """The name of the check, such as "TLS": one of a fixed set."""
     subject: str
     """What was checked: a host and port, a broker, a group, a topic; "" for the cluster."""
     status: Status
@@ -55,7 +55,8 @@ def warning(check: str, subject: str, text: str, advice: str) -> Finding:
 
 def failed(check: str, subject: str, error: KafkaGroupError | str, advice: str = "") -> Finding:
     """Return a failed finding. Without `advice` it is taken from the error: a message of this
-    library has it after the last semicolon."""
+    library has it after the last semicolon. The text does not repeat a subject with which the
+    message begins."""
     text = str(error).removeprefix(f"{subject}: ")
     if not advice:
         text, _, advice = text.rpartition("; ") if "; " in text else (text, "", "")

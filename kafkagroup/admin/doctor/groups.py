@@ -29,10 +29,10 @@ _UNUSED_MEMBER_ID = "kafkagroup-doctor"
 async def examine_group(
     servers: Sequence[Address], options: ClientOptions, group_id: str
 ) -> list[Finding]:
-    """Check a group step by step; without a coordinator the first finding is the last."""
+    """Check a group step by step; if its coordinator is not found, that is the only finding."""
     subject = group_id
 
-    def wrong(check: str, error: KafkaGroupError, advice: str = "") -> Finding:
+    def failed_or_denied(check: str, error: KafkaGroupError, advice: str = "") -> Finding:
         if isinstance(error, AuthorizationError):
             return denied(check, subject, error, f"--group {group_id}", options)
         return failed(
@@ -43,7 +43,7 @@ async def examine_group(
         node = await request_from(servers, options, lambda c: c.coordinators.find(group_id))
     except KafkaGroupError as error:
         advice = "see the offsets topic; a cluster that has just started needs some seconds"
-        return [wrong("coordinator", error, advice)]
+        return [failed_or_denied("coordinator", error, advice)]
     found = [
         ok("coordinator", subject, f"broker {node.node_id} at {name_of((node.host, node.port))}")
     ]
@@ -51,7 +51,7 @@ async def examine_group(
         group = await request_from(servers, options, lambda c: describing.describe(c, group_id))
     except BrokerError as error:
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
-            return [*found, wrong("group", error)]
+            return [*found, failed_or_denied("group", error)]
         found.append(
             warning(
                 "group",
@@ -62,14 +62,14 @@ async def examine_group(
             )
         )
     except KafkaGroupError as error:
-        return [*found, wrong("group", error)]
+        return [*found, failed_or_denied("group", error)]
     else:
         members = f"{len(group.members)} member{'' if len(group.members) == 1 else 's'}"
         found.append(ok("group", subject, f"{group.type}, {group.state}, {members}"))
     try:
         committed = await request_from(servers, options, lambda c: offsets.committed(c, group_id))
     except KafkaGroupError as error:
-        found.append(wrong("committed offsets", error))
+        found.append(failed_or_denied("committed offsets", error))
     else:
         found.append(ok("committed offsets", subject, f"can be read; there are {len(committed)}"))
     try:
@@ -77,7 +77,7 @@ async def examine_group(
             servers, options, lambda cluster: _check_may_join(cluster, node, group_id)
         )
     except KafkaGroupError as error:
-        found.append(wrong("joining", error))
+        found.append(failed_or_denied("joining", error))
     else:
         found.append(ok("joining", subject, "is allowed"))
     return found

@@ -56,8 +56,8 @@ _RELEASES = (
     (11, "Kafka 2.3 to 2.6"),
     (0, "Kafka 2.2 or older"),
 )
-"""The lowest of the highest versions of Fetch that some releases have, which every few releases
-raise -> those releases."""
+"""A version of Fetch, and the releases whose highest version of Fetch is this or a later one, but
+below that of the line above."""
 
 
 def lacking(response: ApiVersionsResponse) -> list[str]:

@@ -22,7 +22,7 @@ async def request_from(
     options: ClientOptions,
     call: Callable[[Cluster], Awaitable[T]],
 ) -> T:
-    """Return the result of a call with a new `Cluster`, which is closed then.
+    """Return the result of a call with a new `Cluster`, which is closed afterwards.
 
     Retriable errors are retried until the request timeout: a coordinator that is still starting is
     not a finding. Raises: an error that is not retriable, or the last retriable one.

@@ -32,7 +32,7 @@ async def examine_topic(
     """Check a topic step by step; if it cannot be described, that is the only finding."""
     subject = name
 
-    def wrong(check: str, error: KafkaGroupError) -> Finding:
+    def failed_or_denied(check: str, error: KafkaGroupError) -> Finding:
         if isinstance(error, AuthorizationError):
             return denied(check, subject, error, f"--topic {name}", options)
         return failed(check, subject, error, "try again; then look into the brokers' logs")
@@ -40,7 +40,7 @@ async def examine_topic(
     try:
         metadata = await metadata_of(servers, options, name)
     except KafkaGroupError as error:
-        return [wrong("topic", error)]
+        return [failed_or_denied("topic", error)]
     topic = next((t for t in metadata.topics if t.name == name), None)
     if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         advice = (
@@ -49,7 +49,8 @@ async def examine_topic(
         )
         return [failed("topic", subject, "there is no such topic", advice)]
     if topic.error_code and not topic.partitions:
-        return [wrong("topic", broker_error(topic.error_code, operation="DESCRIBE", topic=name))]
+        refusal = broker_error(topic.error_code, operation="DESCRIBE", topic=name)
+        return [failed_or_denied("topic", refusal)]
     found = [_replicas(subject, topic)]
     led = [one.partition_index for one in topic.partitions if one.leader_id >= 0]
     if led:
@@ -57,7 +58,7 @@ async def examine_topic(
         try:
             await request_from(servers, options, lambda cluster: _check_may_read(cluster, tp))
         except KafkaGroupError as error:
-            found.append(wrong("reading", error))
+            found.append(failed_or_denied("reading", error))
         else:
             found.append(ok("reading", subject, "is allowed"))
             found += await examine_transactions(servers, options, name, led)
@@ -90,9 +91,10 @@ def _replicas(subject: str, topic: MetadataResponseTopic) -> Finding:
     return ok("topic", subject, f"{count} partition{'' if count == 1 else 's'}, all in sync")
 
 
-def _numbers(some: Sequence[int], count: int) -> str:
-    named = ", ".join(map(str, sorted(some)[:_SHOWN]))
-    more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+def _numbers(numbers: Sequence[int], count: int) -> str:
+    """Name some partitions of a topic that has `count`: "partition 0, 3 of 6"."""
+    named = ", ".join(map(str, sorted(numbers)[:_SHOWN]))
+    more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
     return f"partition {named}{more} of {count}"
 
 
@@ -103,5 +105,6 @@ async def _check_may_read(cluster: Cluster, tp: TopicPartition) -> None:
     response = await cluster.leader(tp).fetch_messages({tp: 0}, max_wait=0, partition_max_bytes=1)
     for topic in response.responses:
         for data in topic.partitions:
+            # Offset 0 may be deleted by now: the client was allowed to request it all the same.
             if data.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
                 raise broker_error(data.error_code, operation="READ", topic=tp.topic)

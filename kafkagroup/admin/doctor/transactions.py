@@ -33,7 +33,8 @@ _MAX_FINDINGS = 5
 """The limit of partitions that have a finding each."""
 
 _LONGEST_TIMEOUT = 15 * 60.0
-"""Seconds: Kafka's default of `transaction.max.timeout.ms`. No transaction is open for longer."""
+"""Seconds: Kafka's default of `transaction.max.timeout.ms`, the limit of the timeout of a
+transaction. It is used if a transaction's own timeout is not known."""
 
 _GRACE = 60.0
 """Seconds for which a transaction may be open beyond its timeout: the coordinator looks for such
@@ -45,8 +46,11 @@ class _Behind:
     """A partition whose last stable offset is not its high watermark."""
 
     stable: int
+    """The last stable offset."""
     end: int
+    """The high watermark."""
     opened: tuple[OpenTransaction, ...]
+    """Its open transactions, the first one first."""
 
 
 async def examine_transactions(
@@ -110,8 +114,8 @@ async def _behind(
 
 
 def _open_for(one: OpenTransaction, now: datetime) -> float | None:
-    """Return for how many seconds a transaction has been open. Of one that hangs no coordinator
-    knows the start: return the seconds since its last record. None if that is not known either."""
+    """Return for how many seconds a transaction has been open. If it hangs, no coordinator knows
+    its start: return the seconds since its last record. None if that is not known either."""
     known = None if one.is_hanging else one.transaction
     since = one.producer.last_written_at if known is None else known.started_at
     return None if since is None else max((now - since).total_seconds(), 0.0)
@@ -126,12 +130,12 @@ def _is_overdue(one: OpenTransaction, now: datetime) -> bool:
 
 def _stuck(tp: TopicPartition, found: _Behind, one: OpenTransaction, now: datetime) -> Finding:
     """Return the finding for a partition whose first open transaction nothing has ended."""
-    seconds = _open_for(one, now) or 0.0
+    seconds = _open_for(one, now) or 0.0  # never None, as the transaction is overdue
     known = one.transaction
     named = f"producer id {one.producer.producer_id}"
     if known is not None:
         named += f" (transactional id {known.transactional_id!r})"
-    if known is None or one.is_hanging:
+    if known is None or one.is_hanging:  # the first for type checkers: `is_hanging` includes it
         state = f"hangs: it was last written to {_duration(seconds)} ago, and no coordinator has it"
         advice = (
             "see that the producer has ended, and abort the transaction:"

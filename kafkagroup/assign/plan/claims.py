@@ -19,9 +19,9 @@ __all__ = ["ExplainedClaims"]
 class ExplainedClaims:
     """The claims of all members of a group.
 
-    Which claim is valid: `kafkagroup.assign.claims` (KIP-792). The member with a valid claim need
-    not subscribe to the topic any longer. Unlike there, a claim also counts if no member does. The
-    other claims are void: they are ignored.
+    `kafkagroup.assign.claims` defines which claim is valid (KIP-792). The member with a valid claim
+    need not subscribe to the topic any longer. Unlike there, a claim also counts if no member
+    subscribes to the topic. The other claims are void: they are ignored.
     """
 
     def __init__(self, spec: GroupSpec) -> None:

@@ -61,7 +61,7 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
         for rebalance in outcome.rounds
         for member, partitions in rebalance.revoked.items()
         for tp in partitions
-        # A member that drops an ignored claim interrupts no consumption.
+        # A member that drops a partition of another owner interrupts no consumption.
         if before.get(tp, member) == member
     }
     paused |= {tp for tp, owner in before.items() if owner not in spec.members}

@@ -45,16 +45,16 @@ class MoveReasons:
         self._counts_before = Counter(self._before.values())
         self._counts_after = Counter(after.values())
         self._counts_kept = Counter(after.values())
-        """As `_counts_after`, without the moves that are not needed for balance."""
+        """As `_counts_after`, without the moves that were found to be unneeded so far."""
         self._loads_before = loads_by_member(was, self._before)
         self._loads_after = loads_by_member(spec, after)
         self._is_weighted = bool(spec.loads) or any(m.capacity != 1 for m in spec.members.values())
         self._owned_topics = {tp.topic for tp in self._before}
         self._gains: dict[str, Counter[str]] = {m: Counter() for m in spec.members}
-        """Member id -> topic -> how many partitions it gained, not for their load or rack."""
+        """Member id -> topic -> how many partitions it gained, but not for their load or rack."""
         self._gifts: dict[str, Counter[str]] = {m: Counter() for m in spec.members}
         """Member id -> new owner -> how many partitions it gave that it could have kept."""
-        # Both are without the moves that were found to be unneeded.
+        # `_undo` and `_replace` remove the moves that are found to be unneeded from both.
         for tp, taker in after.items():
             giver = self._before.get(tp)
             if giver == taker:
@@ -124,9 +124,12 @@ class MoveReasons:
         return Reason.LOAD, f"load: {self._difference(giver, taker, *totals, load)}"
 
     def _balance(self, tp: TopicPartition, giver: str, taker: str) -> tuple[Reason, str]:
+        """Return the reason of a move that `_load_or_rack` does not explain. If balance does not
+        need the move, record that."""
         totals = self._counts_before, self._counts_after
         alternative = self._alternative_topic(giver, taker)
         if self._counts_kept[giver] < self._counts_kept[taker]:
+            # Without the move, the two counts would not differ more.
             self._undo(tp, giver, taker)
         elif alternative is not None:
             self._replace(tp, alternative, giver, taker)

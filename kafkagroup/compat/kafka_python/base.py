@@ -93,6 +93,7 @@ class BaseCoordinator(TaskOwner):
         """The id of the last generation that was joined; -1 before a join, and after `close`."""
         self.member_id = ""
         self.rejoining = False
+        """Whether `_on_join_prepare` was called for a join that has not succeeded yet."""
         self.current: Generation | None = None
         """The last generation that was joined, as a value of the main API: `over` is set when it
         ends, and `scope()` cancels work at its end."""
@@ -105,7 +106,9 @@ class BaseCoordinator(TaskOwner):
         super().__init__()
         self._member: GroupMember | None = None
         self._supported: tuple[tuple[str, bytes], ...] = ()
+        """Name and metadata of the protocols that `_member` has."""
         self._coordinator: Node | None = None
+        """The group's coordinator, as last found; None if it is unknown."""
 
     async def _start_tasks(self) -> None:
         pass  # `ensure_active_group` joins
@@ -116,7 +119,7 @@ class BaseCoordinator(TaskOwner):
     # ------------------------------------------------------------ for subclasses
 
     def protocol_type(self) -> str:
-        """The kind of group, such as "consumer" or "connect"."""
+        """Return the kind of group, such as "consumer" or "connect"."""
         raise NotImplementedError
 
     def group_protocols(self) -> Sequence[tuple[str, Any]]:
@@ -231,6 +234,7 @@ class BaseCoordinator(TaskOwner):
                 # JoinGroup v0 had no rebalance timeout: the session timeout served as both.
                 rebalance_timeout_ms=self.config["session_timeout_ms"],
                 retry_backoff_ms=self.config["retry_backoff_ms"],
+                # The main API's default, or the backoff itself if that is longer.
                 retry_backoff_max_ms=max(1_000, self.config["retry_backoff_ms"]),
             )
             try:
@@ -241,6 +245,7 @@ class BaseCoordinator(TaskOwner):
         elif supported != self._supported:
             self._member.update(protocols)
         elif self.current is not None and not self.current.over.is_set():
+            # The generation is current: only a subclass's need_rejoin() wants another.
             self._member.rejoin("need_rejoin() says so")
         self._supported = supported
         return self._member

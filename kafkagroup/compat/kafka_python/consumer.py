@@ -149,8 +149,8 @@ class ConsumerCoordinator(BaseCoordinator):
         self._joined: tuple[int, str, str, bytes] | None = None
         """Generation, member id, protocol and assignment of the last join."""
         self._steps: list[_Once] = []
-        """The steps of this class that the present call of a hook has begun; `_call_hook` awaits
-        those that the hook has not."""
+        """What this class's `_on_join_prepare` or `_on_join_complete` has returned in the present
+        call of a hook; `_call_hook` awaits it if the hook has not."""
         self._hook_errors: list[Exception] = []
         """The errors of hooks, which `ensure_active_group` raises."""
         self.consumer = self._create_consumer()
@@ -183,6 +183,7 @@ class ConsumerCoordinator(BaseCoordinator):
             heartbeat_interval_ms=config["heartbeat_interval_ms"],
             rebalance_timeout_ms=config["session_timeout_ms"],
             retry_backoff_ms=config["retry_backoff_ms"],
+            # The main API's default, or the backoff itself if that is longer.
             retry_backoff_max_ms=max(1_000, config["retry_backoff_ms"]),
             exclude_internal_topics=config["exclude_internal_topics"],
             on_partitions_assigned=self._assigned,
@@ -280,6 +281,8 @@ class ConsumerCoordinator(BaseCoordinator):
 
     # ------------------------------------------------------------ hooks
 
+    # `ExtendedConsumer` uses the next four methods.
+
     @property
     def performs_assignment(self) -> bool:
         """Whether the subclass assigns by itself."""
@@ -336,7 +339,8 @@ class ConsumerCoordinator(BaseCoordinator):
         return step
 
     async def _call_hook(self, hook: Callable[[], Any], name: str) -> None:
-        """Call a hook, and await the steps of this class that it has called and not awaited."""
+        """Call a hook, and await the `_steps` that it has not awaited. Its error is kept for
+        `ensure_active_group`."""
         self._steps.clear()
         try:
             await awaited(hook())
@@ -352,7 +356,7 @@ class ConsumerCoordinator(BaseCoordinator):
 
     async def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         joined, subscriber = self._joined, self.consumer.subscriber
-        assert joined is not None
+        assert joined is not None  # the consumer calls `note_joined` first
         assert subscriber is not None
         self.generation, self.member_id = joined[:2]
         self._is_assigned = True
@@ -419,7 +423,7 @@ class ConsumerCoordinator(BaseCoordinator):
             except Exception as error:
                 future.failure(error)
             finally:
-                if not future.is_done:
+                if not future.is_done:  # this task is cancelled
                     future.failure(ClosedError("closed before the commit was answered"))
             try:
                 on_done(offsets, future.exception or True)
@@ -436,7 +440,7 @@ class ConsumerCoordinator(BaseCoordinator):
         try:
             return self.consumer._prepare_commit(offsets)
         except KafkaGroupError as error:
-            refused = error
+            refused = error  # Python deletes `error` at the end of this block
 
         async def fail() -> None:
             raise refused

@@ -1,6 +1,7 @@
 """The metrics of kafka-python, under its names. Each is read from the main API on access.
 
-Durations are in milliseconds, and NaN if nothing was measured in the last minute.
+Durations whose name has no unit are in milliseconds, and NaN if nothing was measured in the last
+minute.
 """
 
 from __future__ import annotations
@@ -130,6 +131,7 @@ class ConsumerCoordinatorMetrics:
         self.metric_group_name = f"{metric_group_prefix}-coordinator-metrics"
         self._subscription = subscription
 
+        # Looked up at each access: the attribute may be replaced.
         def observed() -> GroupMetrics:
             return subscription.observed()
 

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker"]
 
-_SESSION = 30.0
-"""Seconds: the session and rebalance timeout of pykafka."""
+_SESSION_TIMEOUT = 30.0
+"""Seconds: the session timeout of pykafka, which also is the rebalance timeout."""
 
 _MAX_WAIT_SHARE = 0.9
 """The part of the socket timeout for which a fetch may wait at the broker; the rest is for the
@@ -294,6 +294,8 @@ class Broker(TaskOwner):
 
     # ------------------------------------------------------------ membership
 
+    # Each `connection_id` has a connection of its own.
+
     async def join_group(
         self,
         connection_id: object,
@@ -310,8 +312,8 @@ class Broker(TaskOwner):
             text(member_id),
             protocol_type=membership_protocol.protocol_type.decode(),
             protocols=[(membership_protocol.protocol_name.decode(), metadata)],
-            session_timeout=_SESSION,
-            rebalance_timeout=_SESSION,
+            session_timeout=_SESSION_TIMEOUT,
+            rebalance_timeout=_SESSION_TIMEOUT,
             connection_id=str(connection_id),
         )
 

@@ -47,8 +47,9 @@ PostRebalanceCallback = Callable[
 ]
 """Called with the consumer, and its held offsets before and after the rebalance."""
 
-_NO_POLL_LIMIT_MS = 2**31 - 1
-"""Milliseconds: pykafka does not limit the time between two calls of the application."""
+_NEVER_MS = 2**31 - 1
+"""The longest interval, in milliseconds. In effect: no periodic commit and, as in pykafka, no limit
+for the time between two calls of the application."""
 
 _START_TIMEOUT_MS = 60_000
 """Milliseconds: longer than a rebalance with the session timeout of pykafka."""
@@ -104,7 +105,7 @@ class _Balanced(TaskOwner):
         """The error of a callback. Each call raises it: the offsets to read from are not known."""
         self._held_offsets: Offsets = {}
         self._start_timeout_ms: int = given["start_timeout_ms"]
-        self._started = False
+        self._is_started = False
         self._starting = anyio.Lock()
         self._is_assigned = False
         """Whether the group has assigned partitions to this consumer, possibly none."""
@@ -121,12 +122,12 @@ class _Balanced(TaskOwner):
                 # interval and `stop`. A value that is not a boolean is left for Consumer to reject.
                 enable_auto_commit=auto_commits is False or auto_commits,
                 auto_commit_interval_ms=(
-                    _NO_POLL_LIMIT_MS if auto_commits is False else given["auto_commit_interval_ms"]
+                    _NEVER_MS if auto_commits is False else given["auto_commit_interval_ms"]
                 ),
                 auto_offset_reset="earliest" if self._reset == OffsetType.EARLIEST else "latest",
                 # As in pykafka.
                 auto_offset_reset_new_partitions="policy",
-                max_poll_interval_ms=_NO_POLL_LIMIT_MS,
+                max_poll_interval_ms=_NEVER_MS,
                 on_partitions_assigned=self._assigned,
                 **{name: given[_NAMES.get(name, name)] for name in _FORWARDED},
                 **options,
@@ -152,8 +153,8 @@ class _Balanced(TaskOwner):
         if self._is_assigned:
             return
         async with self._starting:
-            if not self._started:
-                self._started = True
+            if not self._is_started:
+                self._is_started = True
                 await self._tasks.start(self._consumer)
         timeout_ms = self._start_timeout_ms
         await wait_for_assignment(
@@ -163,11 +164,11 @@ class _Balanced(TaskOwner):
 
     async def stop(self) -> None:
         """Commit, if `auto_commit_enable` is on, and leave the group."""
-        if self._started:
+        if self._is_started:
             await self._consumer.stop(commit=self._auto_commits)
 
     async def _ready(self) -> Consumer:
-        if not self._started and not self._auto_start:
+        if not self._is_started and not self._auto_start:
             raise NotStartedError("the consumer is not started; auto_start is False")
         await self.start()
         if self._callback_error is not None:
@@ -285,8 +286,8 @@ class _Balanced(TaskOwner):
         if self._resets_on_start and partitions:
             self._resets_on_start = False
             await self._consumer.commit(starts)
-        before, kept = self._held_offsets, self.partitions
-        self._held_offsets = {p: offset for p, offset in before.items() if p in kept}
+        before, assigned = self._held_offsets, self.partitions
+        self._held_offsets = {p: offset for p, offset in before.items() if p in assigned}
         self._held_offsets |= _held_offsets(committed | starts)
         self._is_assigned = True  # the callback may call methods that wait for an assignment
         if self._callback is not None:
@@ -356,8 +357,8 @@ class BalancedConsumer(_Balanced):
         Instead of `zookeeper_connect`, `zookeeper` may be a `kafkagroup.ZooKeeperMembership`, for
         TLS and credentials, or a KazooClient, of which only the addresses and the chroot are used.
 
-        It cannot share the partitions with pykafka's own BalancedConsumer, nor with Java's consumer
-        of that time: it refuses to start while they own partitions of the topic.
+        It cannot share the partitions with pykafka's own BalancedConsumer, nor with Kafka's former
+        consumer over ZooKeeper: it refuses to start while they own partitions of the topic.
         """
         super().__init__(
             locals(),
@@ -435,8 +436,8 @@ def _name(topic: Any) -> str:
 
 
 def _foreign_claims(group: str, topic: str) -> tuple[str, ...]:
-    """Return the parents of the claims of pykafka, and of Java's consumer of that time. On Python 3
-    pykafka names the node by the `repr` of bytes."""
+    """Return the nodes below which Kafka's former consumer over ZooKeeper, and pykafka, claim
+    partitions. On Python 3 pykafka names its node by the `repr` of bytes."""
     owners = f"/consumers/{group}/owners"
     return f"{owners}/{topic}", f"{owners}/{topic.encode()!r}"
 

@@ -52,7 +52,8 @@ RoundRobinProtocol = GroupMembershipProtocol(
 
 
 def metadata_of(protocol: GroupMembershipProtocol, topic: str | bytes | None) -> bytes:
-    """Return the metadata that a member of this topic sends to the leader."""
+    """Return the metadata that a member sends to the leader; `topic` is the one that it consumes,
+    or None if it names none."""
     if protocol.metadata or topic is None:
         return bytes(protocol.metadata)
     return encode_subscription(Subscription(topics=(text(topic),)))

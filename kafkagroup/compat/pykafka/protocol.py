@@ -130,6 +130,7 @@ class ProduceRequest:
     """Messages to produce."""
 
     compression_type: int = 0
+    """The value of a `Codec`."""
     required_acks: int = 1
     timeout: int = 10_000
     """Milliseconds."""

@@ -57,7 +57,7 @@ class ChangeAttempts:
     """Whether the response to an attempt was lost: that attempt may have made the change."""
 
     async def send(self, broker: BrokerClient, request: Request[R], **options: Any) -> R:
-        """Send the request of one attempt."""
+        """Send the request of one attempt, with `options` of `BrokerClient.request`."""
         try:
             return await broker.request(request, **options)
         except (TransportError, RemoteProtocolError):
@@ -102,15 +102,17 @@ class RetriedCalls:
         final: Collection[int] = (),
     ) -> T:
         """Make one call: await `call` again and again until it returns, and return its result.
+        `deadline`, on the loop's clock, counts if it is before the end of the timeout.
 
-        Raises: errors that are not retriable, such as a BrokerError with a code in `final`;
-        ClusterChangedError; AuthenticationError when a broker refuses the credentials;
-        TransportError, AuthenticationError or the last retriable BrokerError, after the timeout;
-        IllegalStateError in another process or event loop than the client's."""
+        Raises, without a retry: errors that are not retriable, and a BrokerError with a code in
+        `final`; ClusterChangedError; AuthenticationError if a broker refused the credentials, or
+        has never accepted them; NotStartedError; ClosedError; IllegalStateError in another process
+        or event loop than the client's. Raises, at the deadline: the last retriable error, or
+        RequestTimeoutError if there was none."""
         self._check()
         cluster = self.opened()
         pauses = RetryBackoff(self.options)
-        troubles, key = cluster.troubles, object()
+        troubles, key = cluster.troubles, object()  # no other call has this key
         last: Exception | None = None
         deadline = min(deadline, anyio.current_time() + self.timeout)
         try:
@@ -118,7 +120,7 @@ class RetriedCalls:
                 while True:
                     try:
                         result = await call(cluster)
-                        if troubles.open:
+                        if troubles.open:  # a dict, which is empty unless something fails
                             troubles.succeeded(key, anyio.current_time())
                         return result
                     except BrokerError as error:
@@ -146,9 +148,11 @@ class RetriedCalls:
         *,
         final: Collection[int] = (),
     ) -> dict[K, T | KafkaGroupError]:
-        """Return each key's result, or the error that `one` would raise, in the order of keys."""
+        """Return each key's result, or the error that `one` would raise, in the order of keys.
+        Raises: NotStartedError; ClosedError; IllegalStateError as `one`."""
+        # Both raise here, so that their errors are not those of each key.
         self._check()
-        self.opened()  # raises here, so that it is not the error of each key
+        self.opened()
         wanted = tuple(dict.fromkeys(keys))
         results: dict[K, T | KafkaGroupError] = {}
         deadline = anyio.current_time() + self.timeout
@@ -204,13 +208,13 @@ def _refused(error: BrokerError) -> Problem:
 
 
 class CallingService(Service):
-    """A client that makes calls with retries, and has no background tasks."""
+    """A client that makes calls with retries, and runs no task of its own between them."""
 
     def __init__(
         self, options: CommonOptions, call_timeout: float, late_modules: Iterable[str] = ()
     ) -> None:
-        """`call_timeout` bounds each call with all its retries, in seconds. `late_modules`: what
-        the calls need, besides connections."""
+        """`call_timeout` bounds each call with all its retries, in seconds. `late_modules` is
+        `afterwards` of `LateModules`."""
         super().__init__(
             options.close_timeout,
             f"client_id={options.client_id!r}",
@@ -236,7 +240,8 @@ class CallingService(Service):
             await cluster.aclose()
 
     def _crashed(self, error: Exception) -> None:
-        """Do nothing: there are no background tasks that could fail."""
+        """Do nothing: no background task is spawned that could fail. Calls after the end raise
+        ClosedError."""
 
 
 def checked_group_ids(group_ids: Iterable[str]) -> list[str]:

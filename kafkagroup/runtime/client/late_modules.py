@@ -18,6 +18,7 @@ from kafkagroup.transport.threads import Job, WorkerThreads
 
 __all__ = ["PRODUCE", "LateModules", "late_modules_of_consumer", "late_modules_of_member"]
 
+# What each part of a client imports on first use.
 _CONNECTION = (
     "encodings.idna",  # the socket module encodes host names with it
     "kafkagroup.transport.plain_stream",
@@ -28,7 +29,11 @@ _RECORDS = ("crc32c",)
 _CONSUMER_PROTOCOL = ("kafkagroup.runtime.member.consumer_protocol",)
 _ENGINE = ("kafkagroup.runtime.consume.engine",)
 _HEARTBEAT_THREAD = ("kafkagroup.runtime.member.threaded",)
-_LEADER = ("encodings.utf_16_be", "kafkagroup.assign.check", "kafkagroup.assign.target")
+_LEADER = (
+    "encodings.utf_16_be",  # assignors order member ids by it, as Java compares strings
+    "kafkagroup.assign.check",
+    "kafkagroup.assign.target",
+)
 _RENEWAL = ("kafkagroup.runtime.consume.renewal",)
 _CHECKUP = ("kafkagroup.runtime.consume.health",)
 
@@ -43,12 +48,13 @@ class LateModules:
         self, to_start: Iterable[str] = (), afterwards: Iterable[str] = (), *, secured: bool = False
     ) -> None:
         """`to_start`: what the start itself needs, besides what each connection needs.
-        `afterwards`: what the background tasks and the application need later. `secured`: whether
-        connections have security options, and so may use SASL."""
+        `afterwards`: what the background tasks and the application need later; each background
+        task begins with this import. `secured`: whether connections have security options, and so
+        may use SASL."""
         self._to_start = (*_CONNECTION, *(_SASL if secured else ()), *to_start)
         self._afterwards = tuple(afterwards)
         self._job: Job[None] | None = None
-        """The import of `_afterwards`; None before it begins, and if there was nothing to do."""
+        """The import of `_afterwards`; None before it begins, and if no thread imports."""
 
     async def import_first(self) -> None:
         """Import what the start needs."""

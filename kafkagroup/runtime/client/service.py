@@ -68,7 +68,7 @@ def _warn_of_all_left_open() -> None:
 
 
 class _Started:
-    """The task status that `start()` passes to `run`, in place of a task group's."""
+    """The task status that a host task passes to `run`, as a task group passes its own."""
 
     def __init__(self) -> None:
         self.event = OneShotEvent()
@@ -78,10 +78,10 @@ class _Started:
 
 
 class Service(Explained, ABC):
-    """The base class of clients that are opened once and closed once. Subclasses implement `_open`,
-    `_close` and `_crashed`."""
+    """The base class of clients, which are not opened again after the close. Subclasses implement
+    `_open`, `_close` and `_crashed`."""
 
-    _description = ""  # also where a constructor has refused its options: repr() must not raise
+    _description = ""  # for repr(), if the options are refused before `__init__` runs
 
     def __init__(
         self, close_timeout: float, description: str = "", late_modules: LateModules | None = None
@@ -93,6 +93,7 @@ class Service(Explained, ABC):
         self._late_modules = late_modules or LateModules()
         self._description = description
         self._running = False
+        """Whether `run` has begun; still true after it has ended."""
         self._origin: Origin | None = None
         """The process and event loop in which the client was started; None before the start."""
         self._start_stack = ""
@@ -107,7 +108,7 @@ class Service(Explained, ABC):
         self._stop_requested = OneShotEvent()
         self._stopped = OneShotEvent()
         self._pending_calls: set[anyio.CancelScope] = set()
-        """The calls of the application that wait for brokers."""
+        """The scopes of the application's calls that wait for brokers."""
         self._background: set[anyio.CancelScope] = set()
         """The scopes of the background tasks."""
         self._run_task: anyio.TaskInfo | None = None
@@ -203,7 +204,9 @@ class Service(Explained, ABC):
                 except BaseException:
                     self._left_open = not self._stop_requested.is_set()
                     if self._left_open and self._is_hosted:
-                        self._ended_unrequested()  # no scope of the application's was cancelled
+                        # The host task is in no cancel scope of the application, so nothing that
+                        # the application meant to cancel includes it.
+                        self._ended_unrequested()
                     raise
                 finally:
                     self._request_stop()
@@ -321,7 +324,7 @@ class Service(Explained, ABC):
         if asyncio_loop() is not None:
             await self._start_hosted(self._run_hosted)
             return self
-        await self._late_modules.import_first()
+        await self._late_modules.import_first()  # a task group needs anyio's backend
         host = anyio.create_task_group()
         await host.__aenter__()
         try:

@@ -51,4 +51,5 @@ def log_once() -> None:
 
 
 def _is_requested() -> bool:
+    """Return whether the environment requests the uncompiled modules."""
     return bool(os.environ.get("KAFKAGROUP_PURE"))

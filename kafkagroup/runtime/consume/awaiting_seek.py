@@ -12,7 +12,7 @@ from kafkagroup.transport.trouble import Problem, Troubles
 __all__ = ["AwaitingSeek"]
 
 _REPORT_INTERVAL = 5.0
-"""Seconds between two reports."""
+"""Seconds between two reports: a trouble that is not reported for long counts as ended."""
 
 
 class AwaitingSeek:

@@ -19,6 +19,7 @@ class Batches(KeyValueGeneric[K_co, V_co]):
     """The async iterator of `Consumer.batches`."""
 
     def __init__(self, wait: Callable[[], Awaitable[Batch[K_co, V_co]]]) -> None:
+        """`wait`: waits for the next batch, and returns it."""
         self._wait = wait
 
     def __aiter__(self) -> Batches[K_co, V_co]:
@@ -37,6 +38,7 @@ class ArrowBatches:
     """The async iterator of `Consumer.batches(arrow=True)`."""
 
     def __init__(self, wait: Callable[[], Awaitable[Batch]]) -> None:
+        """`wait`: waits for the next batch, and returns it."""
         self._batches = Batches(wait)
 
     def __aiter__(self) -> ArrowBatches:

@@ -13,11 +13,11 @@ from kafkagroup.errors import ClosedError
 __all__ = ["LEAVE_FRACTION", "CloseSequence"]
 
 _DRAIN_FRACTION = 0.5
-"""How much of the close timeout the records in flight get; the commit and the callbacks get the
-rest."""
+"""The part of the close timeout that the records in flight get. The commit and the callbacks get
+what is left until `LEAVE_FRACTION`."""
 
 LEAVE_FRACTION = 0.95
-"""How much of the close timeout leaving the group may take; the rest is for closing the
+"""The part of the close timeout that leaving the group may take; the rest is for closing the
 connections."""
 
 

@@ -143,8 +143,8 @@ class Committer:
         max_age: float = math.inf,
     ) -> None:
         """Commit the processed offsets that are not committed yet: of all owned partitions, or of
-        those in `among` that are still owned. Then renew the others, see `_renew` also for
-        `max_age`. `deadline`, `note` and errors are as for `commit`."""
+        those in `among` that are still owned. Then renew the other offsets; `max_age` is that of
+        `_renew`. `deadline`, `note` and errors are as for `commit`."""
         async with self._exclusive(deadline):
             owned = self._delivery.owned
             partitions = (owned if among is None else among).values()
@@ -202,8 +202,8 @@ class Committer:
         identity: Identity,
         deadline: float,
     ) -> bool:
-        """Return whether partitions of `before` were lost since a commit with `identity` began.
-        The member may not know yet: wait until it must, at most until `deadline`."""
+        """Return whether partitions of `before` were lost since a commit with `identity` began. The
+        member may not know of a loss yet: wait until it must know, at most until `deadline`."""
         driver = self.member.driver
         if driver is None:
             return False
@@ -363,6 +363,7 @@ class Committer:
                 member_commit.confirmed_until = await driver.confirm(
                     member_commit.offsets.keys(), deadline
                 )
+            # On the loop's clock.
             may_send_until = anyio.current_time() + member_commit.confirmed_until - self.lease_now()
             try:
                 acknowledged = await group_offsets.commit(
@@ -378,7 +379,7 @@ class Committer:
                 is_unconfirmed = self.lease_now() >= member_commit.confirmed_until
                 if not is_unconfirmed or anyio.current_time() >= deadline:
                     raise
-                member_commit.confirmed_until = math.inf
+                member_commit.confirmed_until = math.inf  # else `is_current` raises its own error
                 if not member_commit.is_current():
                     raise
         now = anyio.current_time()

@@ -20,7 +20,7 @@ __all__ = ["CurrentMember"]
 
 
 class CurrentMember:
-    """What a consumer knows of its member, and between two members."""
+    """What a consumer knows of its member, or of the last one while it has none."""
 
     def __init__(self) -> None:
         self.driver: RunningMember | None = None
@@ -65,7 +65,7 @@ class CurrentMember:
 
     def follow_subscription(self) -> bool:
         """Note whether the coordinator has assigned by the changed subscription (KIP-848), which
-        need not change the assignment. Return True once, when it has."""
+        need not change the assignment. Return True at the first call after it has."""
         if self._follows_subscription is None or not self._follows_subscription():
             return False
         self.is_stable, self._follows_subscription = True, None
@@ -84,8 +84,8 @@ class CurrentMember:
             self.is_stable = self.is_in_generation(generation_id)
 
     def is_in_generation(self, generation_id: int) -> bool:
-        """Whether this generation is the member's current one. Under KIP-848: whether the member
-        has an assignment, as a new epoch alone does not change it."""
+        """Return whether this generation is the member's current one. Under KIP-848: whether the
+        member has an assignment, as a new epoch alone does not change it."""
         return self.driver is not None and self.driver.member.is_current(generation_id)
 
     @property

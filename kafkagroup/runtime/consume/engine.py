@@ -62,14 +62,16 @@ class Engine(FetchControl):
         member_factory: MemberFactory | None = None,
         subscriber: Callable[..., Subscriber] = Subscriber,
     ) -> None:
-        """`subscriber`: creates the `Subscriber`; clients with an extension pass another one."""
+        """`member_factory`: creates the members of a group that Kafka does not coordinate; None if
+        it does. `subscriber`: creates the `Subscriber`; clients with an extension pass another
+        one."""
         self._session = session
         self._options = session.options
         self._delivery: Delivery = session.delivery
         self._cluster = cluster
         self._spawn = spawn
         self._released = ReleasedPartitions()
-        """Without a group: partitions whose topic is absent."""
+        """Without a group: the positions of partitions whose topic is absent."""
         self._leaving_member: RunningMember | None = None
         """The member that is leaving. The call that made it leave may have been cancelled."""
         group_id = self._options.group_id
@@ -164,8 +166,9 @@ class Engine(FetchControl):
         *,
         may_join: bool = True,
     ) -> None:
-        """Consume these topics; `pattern`: what they match. `may_join`: whether a member that has
-        failed, or was expelled, joins again now; otherwise it does when the application polls."""
+        """Consume these topics. `pattern`: the one that they match; None if the application named
+        them. `may_join`: whether a member that has failed, or was expelled, joins again now;
+        otherwise it does when the application polls."""
         self.topic_watch.end_nothing_to_consume()
         self.topic_watch.subscribe(topics, pattern)
         self.topic_watch.check()

@@ -1,8 +1,8 @@
 """Errors that the consumer's background tasks report to the application.
 
-An error is raised at every call (the consumer has failed), once, once a minute (a broker refuses),
-or until the application seeks (a partition without a position). Only the `raise_*` methods raise;
-reporting never does.
+The error that ends the consumer is raised at every call; a missing position at every call until the
+application seeks; the refusal of a broker at most once a minute, while it lasts; any other error by
+a single call. Only the `raise_*` methods raise; reporting never does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class _Refusal:
     owned: OwnedPartition
     error: BrokerError
     offset: int
-    """The fetch offset at that time: the refusal is raised after the records before it."""
+    """The fetch offset when the broker refused: the refusal is raised after the records before
+    it."""
     seek_count: int
     """How often the application had sought by then."""
 
@@ -62,28 +63,29 @@ class ErrorChannel:
     def __init__(self, on_error: Callable[[], None]) -> None:
         """`on_error`: called after each report, to wake a waiting application."""
         self.failure: Exception | None = None
-        """Raised by every call."""
+        """The error that has ended the consumer, raised by every call; None if there is none."""
         self._on_error = on_error
         self._reported: list[Exception] = []
-        """Each is raised once."""
+        """Each is raised by one call only."""
         self._of_partitions: list[tuple[OwnedPartition, Exception]] = []
-        """Each is raised once, after the records that were fetched before it."""
+        """Each is raised by one call only, after the records that were fetched before it."""
         self._refusals: dict[tuple[Hashable, int], _Refusal] = {}
-        """By what is refused, and the code."""
+        """What is refused, and the error code -> the refusal to raise."""
         self._raised_at: dict[tuple[Hashable, int], float] = {}
-        """When refusals were raised in the last minute, on the loop's clock."""
+        """What is refused, and the error code -> when that was last raised, on the loop's clock.
+        Older than a minute, it is dropped."""
         self._without_position: dict[TopicPartition, OwnedPartition] = {}
         """Partitions that wait for a seek, raised by every call until then. `raise_next` drops
         those that have a position again or are revoked."""
 
     def report(self, error: Exception) -> None:
-        """Raise an error at the application's next call, once."""
+        """Let the application's next call raise an error; no later call raises it again."""
         self._reported.append(error)
         self._on_error()
 
     def report_refused_login(self, error: AuthenticationError) -> None:
-        """Raise a refusal of the credentials at the application's next call, in place of an earlier
-        one: each call tries them again."""
+        """Let the application's next call raise that a broker refused the credentials. Each call
+        tries them again: of several refusals before that call only the last one is raised."""
         self._reported = [e for e in self._reported if not isinstance(e, AuthenticationError)]
         self.report(error)
 
@@ -93,7 +95,7 @@ class ErrorChannel:
         return any(isinstance(error, AuthenticationError) for error in self._reported)
 
     def fail(self, error: Exception) -> None:
-        """Raise an error at every call from now on. The first failure stays."""
+        """Let every call from now on raise an error. The first failure stays."""
         if self.failure is None:
             self.failure = error
         self._on_error()
@@ -108,20 +110,23 @@ class ErrorChannel:
         if owned.revoked:
             return
         owned.failure = error
-        if owned.is_without_position:
+        if owned.is_without_position:  # so that only the application can set one
             self._without_position[owned.tp] = owned
         else:
             self._of_partitions.append((owned, error))
         self._on_error()
 
     def refuse_partition(self, owned: OwnedPartition, error: BrokerError, about: Hashable) -> None:
-        """Report that a broker refuses a request about a partition, which the client repeats. The
-        error is raised once a minute at most for each `about`, which is the partition or what it
-        shares with others, and each code."""
+        """Report that a broker refuses a request about a partition, which the client repeats.
+
+        `about`: what is refused, either the partition or, for several partitions together, what
+        they have in common, such as their broker. Each pair of it and an error code is raised once
+        a minute at most.
+        """
         is_new = owned.refusal is None
         owned.refusal = error
         if is_new:
-            self._on_error()  # a task may wait for the position
+            self._on_error()  # a call that waits for the position calls `raise_without_position`
         key = about, error.code
         known = self._refusals.get(key)
         if (known is None or known.is_outdated) and self._may_raise(key):
@@ -129,8 +134,8 @@ class ErrorChannel:
             self._on_error()
 
     def report_refusal(self, error: BrokerError, about: Hashable) -> None:
-        """Raise a refusal that is not a partition's at the application's next call, once a minute
-        at most for each `about` and code."""
+        """Let the application's next call raise a refusal that is not a partition's. `about` says
+        what is refused. Each pair of it and an error code is raised once a minute at most."""
         key = about, error.code
         if self._may_raise(key):
             self._raised_at[key] = anyio.current_time()
@@ -139,7 +144,7 @@ class ErrorChannel:
     def _may_raise(self, key: tuple[Hashable, int]) -> bool:
         """Return whether a refusal was not raised in the last minute."""
         since = anyio.current_time() - _RAISE_INTERVAL
-        self._raised_at = {key: at for key, at in self._raised_at.items() if at > since}
+        self._raised_at = {k: at for k, at in self._raised_at.items() if at > since}
         return key not in self._raised_at
 
     def take_reported(self) -> list[Exception]:
@@ -154,7 +159,7 @@ class ErrorChannel:
 
     @property
     def is_pending(self) -> bool:
-        """Whether to call `raise_next`, which may still find nothing to raise."""
+        """Whether `raise_next` has an error to raise, or an outdated one to drop."""
         return bool(
             self.failure is not None
             or self._reported

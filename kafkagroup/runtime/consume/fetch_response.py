@@ -107,9 +107,9 @@ class ResponseHandler:
         Raises: TransportError if the response as a whole has an error."""
         if response.error_code:
             self._raise_error_of_all(fetch, response.error_code, node)
-        if self._troubles.open:
+        if self._troubles.open:  # a dict, which is empty unless something fails
             self._troubles.succeeded(("fetch from", node.node_id), self._clock())
-        stale, empty, received = False, True, 0
+        is_stale, is_empty, received = False, True, 0
         unread, since = self._delivery.unread_bytes, self._clock()
         leaders = NamedLeaders(response.node_endpoints)
         for tp, data, evidence in partitions_of(response, fetch.topic_ids):
@@ -119,10 +119,10 @@ class ResponseHandler:
                 since = self._clock()
             if not fetch.requests(tp):
                 continue
-            empty &= not (data.records or data.error_code)
+            is_empty &= not (data.records or data.error_code)
             if not data.error_code:
-                committed_only = self._options.isolation_level
-                ends[tp] = data.last_stable_offset if committed_only else data.high_watermark
+                is_committed_only = self._options.isolation_level  # 1 for read_committed, else 0
+                ends[tp] = data.last_stable_offset if is_committed_only else data.high_watermark
             if (owned := fetch.find(tp)) is None:
                 continue
             # The earlier of two requests may have gone to a former leader, see `fetch_in_flight`.
@@ -140,7 +140,7 @@ class ResponseHandler:
                     self._engine.look_up_positions()
                 elif not data.error_code:
                     owned.note_served(topic_id, evidence)
-                stale |= self._take(owned, data, found, node.node_id)
+                is_stale |= self._take(owned, data, found, node.node_id)
                 received += len(data.records or b"")
         self._cluster.apply_leaders(leaders)
         for owned in fetch.partitions:
@@ -152,9 +152,9 @@ class ResponseHandler:
             self._budget.on_records(unread)
         if received > _SMALL_RESPONSE:
             yield  # so that the next request is sent before the application runs
-        if not empty:
+        if not is_empty:
             self._session.notify()
-        return FetchOutcome(is_metadata_stale=stale, is_empty=empty)
+        return FetchOutcome(is_metadata_stale=is_stale, is_empty=is_empty)
 
     def _raise_error_of_all(self, fetch: FetchInFlight, code: int, node: Node) -> NoReturn:
         """Report the error of a response as a whole. Raises: TransportError."""
@@ -262,6 +262,7 @@ class ResponseHandler:
             self._troubles.succeeded(("fetch", owned.tp), self._clock())
             self._refusals.end(owned)
         batches, damage = found
+        # The batches before the damage are delivered first; the next fetch then begins at it.
         if damage is not None and not batches:
             self._engine.fail_partition(owned, damage)
         if data.records and not owned.failed and (reason := _no_progress(owned, data, batches)):

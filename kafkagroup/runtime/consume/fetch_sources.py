@@ -32,7 +32,7 @@ class FetchSources:
         self._cluster = cluster
         self._delivery = session.delivery
         self._lane_count = session.options.num_consumer_fetchers
-        """How many long polls a broker has in flight."""
+        """How many long polls to one broker are in flight at a time."""
         self._clock = loop_clock()
         self._finding_leaders = CoalescingTask(spawn, self._find_leaders, "leaders")
         self._refreshing = CoalescingTask(spawn, self._try_refresh, "metadata for fetching")

@@ -117,8 +117,9 @@ class Fetcher:
         """How many seconds a response may take beyond the time for which the broker may hold the
         request. Then the request is sent again over a new connection: this one may be dead."""
         self._slow: set[tuple[int, str]] = set()
-        """Node id and connection id of each connection on which a fetch took longer than that. The
-        next fetch gets the whole `_timeout`: the broker may be slow, and the connection alive."""
+        """Node id and connection id of each connection on which a fetch took longer than
+        `_attempt_timeout`. The next fetch there gets the whole `_timeout`: the broker may be slow,
+        and the connection alive."""
         self._clock = loop_clock()
         self._woken = OneShotEvent()
         """Set when the waiting tasks must check again what to fetch."""
@@ -128,7 +129,7 @@ class Fetcher:
         self._long_polls: dict[tuple[int, int], FetchInFlight] = {}
         """The long polls in flight, by lane."""
         self._immediate: dict[int, _ImmediateFetches] = {}
-        """By node id, of the brokers that have needed immediate fetches."""
+        """Node id -> the immediate fetches from that broker, once it has needed one."""
         self._last_fetch_id = 0
         self._wake_count = 0
         """The number of calls of `wake`."""
@@ -286,7 +287,7 @@ class Fetcher:
     ) -> FetchOutcome:
         """Send a long poll for up to `room` bytes, which the broker may hold for `wait` seconds.
         `wake_count`: the count of `wake` calls when these partitions were chosen."""
-        fetch, chosen = self._new_fetch(), len(ready)
+        fetch, chosen_count = self._new_fetch(), len(ready)
         ready, entries = await self._entries(node.node_id, ready, fetch)
         if not ready:
             return _NO_REQUEST
@@ -295,7 +296,7 @@ class Fetcher:
         )
         key = (node.node_id, lane)
         self._long_polls[key] = fetch
-        if wake_count != self._wake_count or len(ready) < chosen:
+        if wake_count != self._wake_count or len(ready) < chosen_count:
             self._request_check()  # earlier checks did not know what this long poll leaves out
 
         def process(response: FetchResponse) -> Processing:
@@ -560,5 +561,5 @@ def _fetchable(owned: Collection[OwnedPartition]) -> list[OwnedPartition]:
 
 
 def _next_retry(partitions: list[OwnedPartition], now: float) -> float:
-    """Return when the first partition that backs off may be fetched again."""
+    """Return when the first partition that backs off may be fetched again; infinity for none."""
     return min((o.retry_at for o in partitions if o.retry_at > now), default=math.inf)

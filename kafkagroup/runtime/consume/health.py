@@ -1,4 +1,4 @@
-"""The health of a member, as a value with reasons, for a health endpoint.
+"""The health of a client, as a value with reasons, for a health endpoint.
 
 A check compares positions with those of earlier checks to see that they move. It sends no request,
 and nothing runs between checks.
@@ -124,7 +124,7 @@ class _Mark:
 
     processed: int
     lag: int
-    since: float
+    seen_at: float
 
 
 class Checkup:
@@ -154,8 +154,8 @@ class Checkup:
         if is_stable:
             self._unjoined = None
             if driver.lease_left <= 0.0:
-                silent = now - driver.last_heartbeat
-                detail = f"no heartbeat is acknowledged; the last was sent {silent:.1f} s ago"
+                elapsed = now - driver.last_heartbeat
+                detail = f"no heartbeat is acknowledged; the last was sent {elapsed:.1f} s ago"
                 yield HealthFinding(problem=HealthProblem.SILENCE, detail=detail)
             return
         generation = driver.member.generation_id
@@ -183,7 +183,7 @@ class Checkup:
             marks[one] = mark
         self._marks = marks
         for one, mark in marks.items():
-            seconds, lag = now - mark.since, one.lag or 0
+            seconds, lag = now - mark.seen_at, one.lag or 0
             # While the buffer is full nothing is fetched, and the known lag does not grow.
             is_unprocessed = one.buffered_records > 0 and now - self._progress_at >= stalled_after
             if seconds >= stalled_after and (lag > mark.lag or is_unprocessed):

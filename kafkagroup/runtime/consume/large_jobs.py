@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 _LARGE_JOB = 64 * 1024
 """The limit, in bytes, of subscriptions or of an assignment that are processed without a thread:
-some milliseconds where nothing is compiled. 900 members once blocked the loop for two seconds."""
+some milliseconds where nothing is compiled. Those of 900 members would block the loop for two
+seconds."""
 
 
 async def run_job(cluster: Cluster, job: Callable[[], T], size: int) -> T:

@@ -68,7 +68,7 @@ class Leader:
         self._computed_generation = -1
         """The generation that this member computed the assignment of."""
         self._partition_counts: dict[str, int] = {}
-        """The partition counts that the assignment was computed from."""
+        """Topic -> the number of partitions that the assignment was computed from."""
         self._racks: Racks = {}
         """The racks of the replicas that the assignment was computed from; empty if no member has a
         rack."""
@@ -330,8 +330,8 @@ def _encoded(
 
 
 def _check_handover(name: str, spec: GroupSpec, assignment: Assignment) -> None:
-    """Raise an error if a cooperative assignor assigns a partition that another member still owns.
-    The user's own assignors may do so."""
+    """Raises: ConfigurationError if a cooperative assignor assigns a partition that another member
+    still owns. The user's own assignors may do so."""
     from kafkagroup.assign.check import newest_claims  # large, and only leaders compute
 
     claimants = newest_claims(spec)

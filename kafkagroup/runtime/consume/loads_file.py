@@ -1,7 +1,7 @@
 """Reads measured loads from a file, for the leader of a group with a weighted assignor.
 
-A problem with the file never stops a rebalance: it is logged once, and all loads count as 1.0 until
-it is fixed.
+A problem with the file never stops a rebalance: all loads count as 1.0 until it is fixed. It is
+logged when it begins or changes.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class LoadsFile:
         """Return the loads, and the problem with the file; None without one."""
         try:
             with self._path.open("rb") as file:
+                # One byte more, by which `decode_loads` notices a file that is too large.
                 measured = decode_loads(file.read(MAX_BYTES + 1))
         except (OSError, ConfigurationError) as error:
             return {}, str(error)

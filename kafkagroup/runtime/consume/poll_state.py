@@ -35,7 +35,7 @@ class PollState:
     def begin_wait(self, *, owns: bool) -> None:
         """Note that the application waits in the client. `owns`: the member's ownership lease is
         valid, so it waits for records; else it waits until that lease is extended."""
-        self.is_waiting_for_ownership = not owns
+        self.is_waiting_for_ownership = not owns  # first: it tells what `is_waiting` means
         self.is_waiting = True
 
     def end_wait(self, now: float) -> None:

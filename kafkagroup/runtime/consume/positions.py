@@ -1,6 +1,6 @@
 """Looks up where to start each partition: at its committed offset, else by the reset policy.
 
-Once records were read, a position moves only when its leader confirms that it must: the log was
+After records were read, a position moves only when its leader confirms that it must: the log was
 truncated (`validation`), the offset is out of range (`range_check`), or the leader refuses the id
 of the position's topic and the metadata has another one.
 
@@ -89,6 +89,7 @@ class Positions:
         self._validation.wake()
 
     async def _look_up_all(self) -> None:
+        """Look up positions until no partition needs one."""
         offsets = self._group_offsets
         pauses = RetryBackoff(self._cluster.options) if offsets is None else offsets.pauses()
         owned = self._delivery.owned
@@ -128,10 +129,10 @@ class Positions:
         """
         # Read before the request: the topic may be recreated before the response arrives.
         topic_ids = self._topic_ids(pending)
-        is_known = await process_in_slices(partial(_are_known, topic_ids=topic_ids), pending)
-        if any(is_known):
-            await self._look_up_in(topic_ids, list(compress(pending, is_known)))
-        return list(compress(pending, map(not_, is_known)))
+        are_known = await process_in_slices(partial(_are_known, topic_ids=topic_ids), pending)
+        if any(are_known):
+            await self._look_up_in(topic_ids, list(compress(pending, are_known)))
+        return list(compress(pending, map(not_, are_known)))
 
     async def _look_up_in(
         self, topic_ids: Mapping[str, UUID], pending: list[OwnedPartition]
@@ -225,11 +226,12 @@ class Positions:
     async def _reset(
         self, pending: Sequence[OwnedPartition], topic_ids: Mapping[str, UUID]
     ) -> None:
+        """Start new partitions at their beginning, and others where the reset policy says."""
         timestamp = _timestamp(self._policy)
         found = await self._log_offsets.request_once(
             {o.tp: EARLIEST if self._starts_new(o) else timestamp for o in pending}
         )
-        if timestamp >= 0:
+        if timestamp >= 0:  # a time; EARLIEST and LATEST are negative
             # The log has no record since that time: start at its end, where the next one will be.
             without_record = [tp for tp, at in found.offsets.items() if at.offset == UNKNOWN]
             ends = await self._log_offsets.request_once(dict.fromkeys(without_record, LATEST))
@@ -318,7 +320,9 @@ def _are_known(partitions: Iterable[OwnedPartition], topic_ids: Mapping[str, UUI
 
 
 def _timestamp(policy: OffsetReset) -> int:
-    """Return the timestamp for ListOffsets."""
+    """Return the timestamp for ListOffsets: a time in ms, from a policy that says how long ago;
+    EARLIEST; or LATEST. By the policy "none" only new partitions start, for which it is not used.
+    """
     if not isinstance(policy, str):
         return max(0, round((time.time() - policy.total_seconds()) * 1000))
     return EARLIEST if policy == "earliest" else LATEST

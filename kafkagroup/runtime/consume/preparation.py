@@ -1,6 +1,6 @@
 """Prepares batches that take long to decompress, in a thread, each once.
 
-Not compiled: between two parts of the work Python lets other threads run.
+Not compiled, so that Python lets other threads run between two parts of the work.
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ class RangeCheck:
         self._engine.look_up_positions()
 
     def _report(self, owned: OwnedPartition, cause: str) -> None:
-        """Report a check that leaves the position in doubt. A successful fetch ends the report."""
+        """Report a check after which the position has not moved. A successful fetch ends the
+        trouble."""
         problem = Problem(
             subject=f"fetching {escaped(owned.tp.topic)}/{owned.tp.partition}",
             cause=f"{cause} (OFFSET_OUT_OF_RANGE, {owned.failure_count} times in a row)",

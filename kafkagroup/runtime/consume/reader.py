@@ -36,6 +36,7 @@ _MAX_BLOCKED = 0.001
 """Seconds that delivering records may keep the event loop, which heartbeats need too."""
 
 _NO_SYSTEM_CLOCK = -1
+"""Stands for the id of the system's clock where the lease clock is another one."""
 
 
 class NothingArrived(Exception):
@@ -103,7 +104,8 @@ class Reader:
 
     def _now(self) -> float:
         """Return the time on the lease clock."""
-        # Each record reads it, and a call of `time.clock_gettime` takes three times as long.
+        # Each record reads it, and a call of `time.clock_gettime` takes three times as long as one
+        # of `system_time`, which `reader.pxd` defines.
         if cython.compiled and self._system_clock_id != _NO_SYSTEM_CLOCK:
             now: float = system_time(self._system_clock_id)  # type: ignore[name-defined]  # noqa: F821
             return now
@@ -112,7 +114,7 @@ class Reader:
     def ready_here(self) -> Any:
         """As `ready`, for any caller. None for a task that did not poll last, which `next` notes as
         the new one, and for a caller in another loop, which must not get records."""
-        if cython.compiled:
+        if cython.compiled:  # with the function that `reader.pxd` declares
             thread_id = PyThread_get_thread_ident()  # type: ignore[name-defined]  # noqa: F821
         else:
             thread_id = get_ident()
@@ -279,7 +281,7 @@ class Records:
             return record
         try:
             record = await self._wait()
-        except NotStartedError:
+        except NotStartedError:  # a ClosedError, but a mistake of the application
             raise
         except ClosedError:
             raise StopAsyncIteration from None

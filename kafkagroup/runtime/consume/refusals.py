@@ -2,8 +2,8 @@
 and the request is repeated after a back-off.
 
 The cause may end without the application: an ACL is granted, a disk is replaced. So a refused
-partition does not wait for a seek. Only a partition does in whose data the client itself finds
-damage, or whose position only the application can choose.
+partition does not wait for a seek. A partition waits for one only if the client itself finds damage
+in its data, or if only the application can choose its position.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Refusals:
     ) -> None:
         """Raise and report a refusal. The caller repeats the request after a back-off.
 
-        `about`: what is refused, if not this partition alone: the error is then raised once for all
-        its partitions.
+        `about`: what is refused, if not this partition alone, such as all fetches from a broker:
+        the error is then raised for all partitions together.
         """
         if owned.revoked:
             return
         self._errors.refuse_partition(owned, error, owned.tp if about is None else about)
         problem = Problem(
             subject=f"reading topic {escaped(owned.tp.topic)}",
-            cause=str(BrokerError(error.code)),
+            cause=str(BrokerError(error.code)),  # does not name the partition: one warning for all
             advice=_advice(error),
             has_own_finding=True,
         )
@@ -63,15 +63,15 @@ class Refusals:
     def end(self, owned: OwnedPartition) -> None:
         """Note that a request about the partition has succeeded."""
         owned.refusal = None
-        if self._troubles.open:
+        if self._troubles.open:  # a dict, which is empty unless something fails
             self._troubles.succeeded(("refused", owned.tp), self._clock())
 
 
 def retry_time(options: ClientOptions, attempts: int, now: float) -> float:
     """Return when to repeat the requests about a partition, after this number of failures in a row.
 
-    Rounded up to full ticks, so that one request repeats those about a hundred partitions; ticks
-    grow with the back-off, or a cluster of ten brokers would get more requests than one.
+    Rounded up to full ticks, so that one request repeats those about a hundred partitions. Ticks
+    grow with the back-off: with short ones, ten brokers would get many requests a second.
     """
     first, most = options.retry_backoff, options.retry_backoff_max
     pause = backoff(attempts, first, most, random.random())

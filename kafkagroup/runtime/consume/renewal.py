@@ -26,7 +26,7 @@ async def find_missing(offsets: GroupOffsets, acknowledged: Sequence[Commit]) ->
     """
     ids = topic_ids(acknowledged)
     found = await offsets.fetch_once([commit.tp for commit in acknowledged], {}, topic_ids=ids)
-    for tp in sorted(found.errors)[:1]:
+    for tp in sorted(found.errors)[:1]:  # one warning for all of them
         logger.warning("the committed offset of %s cannot be looked up: %s", tp, found.errors[tp])
     missing: list[Commit] = []
     for commit in acknowledged:

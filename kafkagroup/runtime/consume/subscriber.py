@@ -152,7 +152,8 @@ class Subscriber(Application):
             session.member.identity.generation_id if names_generation else self._unsubscribed_since
         )
         data = {name: user_data(a, *last_assignment) for name, a in self._assignors.items()}
-        # Once for all assignors that add the same, mostly nothing: it may list 90,000 partitions.
+        # Encoded one time for all assignors that add the same, mostly nothing: the subscription may
+        # list 90,000 partitions.
         encoded = {
             added: encode_subscription(
                 Subscription(
@@ -211,7 +212,8 @@ class Subscriber(Application):
 
     def poll_due_at(self, loop_ran_at: float) -> float:
         """Return when the next poll is due. A member without partitions need not poll; while the
-        application waits in the client, only the event loop must run."""
+        application waits in the client, only the event loop must run. `loop_ran_at`: when it last
+        ran."""
         session = self._session
         # Read in this order, as this may be another thread: a wait that ends in between has updated
         # `last_poll_at` already.

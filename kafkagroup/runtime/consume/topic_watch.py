@@ -31,15 +31,15 @@ _INCOMPLETE_METADATA_PAUSE = 1.0
 contradict each other."""
 
 _UNUSABLE_TOPIC_WARN_AFTER = 1.5
-"""Seconds that a topic may be missing or denied before a warning. Metadata is requested every
+"""Seconds that a topic may be missing or denied before a warning. Metadata is then requested every
 second, so the warning is logged within three."""
 
 _UNUSABLE_TOPIC_INTERVAL = 300.0
 """Seconds between two of these warnings."""
 
 _MATCH_COST = 16
-"""How long matching one topic takes, in the measure of `run_job`: as long as processing this number
-of bytes of subscriptions."""
+"""What one topic adds to the size of a job of `run_job`: matching its name takes as long as
+processing this number of bytes of subscriptions."""
 
 _NOTHING_TO_CONSUME = Problem(
     subject="waiting for records",
@@ -62,7 +62,8 @@ class TopicWatch:
     ) -> None:
         """`on_change` is called in a task after changes of the metadata, one call at a time."""
         self.pattern: re.Pattern[str] | None = None
-        """The pattern to subscribe by. The subscriber gets it later, once the topics are listed."""
+        """The pattern to subscribe by; None for none. The subscriber gets it once topics are
+        listed."""
         self._session = session
         self._cluster = cluster
         self._subscriber = subscriber
@@ -83,7 +84,8 @@ class TopicWatch:
     # ------------------------------------------------------------ the subscription
 
     def subscribe(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
-        """Follow these topics instead of the earlier ones; `pattern`: what they match."""
+        """Follow these topics instead of the earlier ones. `pattern`: the pattern that they match;
+        None if the application has named them."""
         self.pattern = pattern
         if pattern is None:
             self._cluster.requests_all_topics = False
@@ -91,11 +93,11 @@ class TopicWatch:
         self._subscriber.subscribe_to(topics, pattern)
 
     async def list_matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
-        """Follow the topics that match this pattern; return those that exist. Raises: what
-        `refresh` raises."""
+        """Set `pattern`, request all topics, and return those that match: the caller then
+        subscribes to them. Raises: what `refresh` raises."""
         self.pattern = pattern
-        # Before the list of topics is requested: this list counts as the first of the two that
-        # prove a topic to be new.
+        # Before the request, so that its response counts: two responses that lack a topic prove
+        # that it is new when it appears.
         self._new_partitions.subscribe(frozenset(), pattern)
         self._cluster.requests_all_topics = True
         await self.refresh()
@@ -117,8 +119,8 @@ class TopicWatch:
             self._cluster.refresh_soon()
 
     async def changed_match(self) -> frozenset[str] | None:
-        """Return the topics that match the pattern now, if the subscription has others; None too if
-        there is no pattern, or the coordinator matches."""
+        """Return the topics that match the pattern now, if they are not those of the subscription;
+        else None. None too without a pattern, or if the coordinator matches it."""
         pattern = self.pattern
         if pattern is None or self._session.member.protocol.coordinator_assigns:
             return None
@@ -155,14 +157,14 @@ class TopicWatch:
     async def run(self) -> None:
         """Refresh the metadata whenever it is due, and report requested topics that cannot be
         consumed."""
-        most = self._session.options.metadata_max_age
+        max_pause = self._session.options.metadata_max_age
         requested_at = anyio.current_time()
         while True:
             self._report_unusable()
             topics = self._in_use()
             unknown = topics - set(self._cluster.metadata.partition_counts(topics))
             is_incomplete = unknown or self._cluster.has_unconfirmed_metadata
-            pause = min(_INCOMPLETE_METADATA_PAUSE, most) if is_incomplete else most
+            pause = min(_INCOMPLETE_METADATA_PAUSE, max_pause) if is_incomplete else max_pause
             pause = self._new_partitions.pause_before_refresh(pause)
             if await self._changed.wait(requested_at + pause):
                 self._changed = OneShotEvent()
@@ -230,8 +232,8 @@ class TopicWatch:
                 troubles.succeeded(("topic", name), now)
 
     def report_nothing_to_consume(self) -> None:
-        """Report a poll with a time limit while nothing is subscribed to or assigned. Without a
-        limit it raises an error instead."""
+        """Report a poll with a time limit while nothing is subscribed to or assigned. A poll
+        without a limit raises an error instead."""
         self._cluster.troubles.failed("nothing to consume", self._clock(), _NOTHING_TO_CONSUME)
 
     def end_nothing_to_consume(self) -> None:

@@ -55,7 +55,7 @@ _CONSUMER_REPLICA_ID = -1
 """The replica id in the requests of a client, which is no replica."""
 
 _CONTRADICTION = "metadata contradicts positions"
-"""The key under which `Troubles` has all contradictions."""
+"""The key of all contradictions in `Troubles`."""
 
 _MAX_ATTEMPTS = 5
 """How often metadata is requested while its leader epoch is older than the position's. After that,
@@ -98,16 +98,18 @@ class _EpochRequest:
     owned: OwnedPartition
     offset: int
     epoch: int
+    """Leader epoch of the record before `offset`."""
     leader_epoch: int
+    """The epoch of the leader that is asked."""
 
     def is_current(self, metadata: ClusterMetadata) -> bool:
         """Whether the response still counts: not if the position has changed since, by a fetch or a
         seek, nor if there is another leader, nor if the partition was revoked, has failed or will
         be reset."""
         owned, leader = self.owned, metadata.leader(self.owned.tp)
-        same = (owned.fetch_offset, owned.fetch_epoch) == (self.offset, self.epoch)
-        same = same and leader is not None and leader.leader_epoch == self.leader_epoch
-        return same and not (owned.revoked or owned.failed or owned.needs_reset)
+        is_same = (owned.fetch_offset, owned.fetch_epoch) == (self.offset, self.epoch)
+        is_same = is_same and leader is not None and leader.leader_epoch == self.leader_epoch
+        return is_same and not (owned.revoked or owned.failed or owned.needs_reset)
 
 
 class Validation:
@@ -171,6 +173,7 @@ class Validation:
             elif rest:
                 self._is_woken = True
                 await self._woken.wait(min(o.look_up_at for o in rest))
+        # Also if the last round found contradictions, and nothing is contradicted any more.
         self._cluster.troubles.succeeded(_CONTRADICTION, self._clock())
 
     def _due(self, unvalidated: Iterable[OwnedPartition]) -> list[OwnedPartition]:
@@ -179,6 +182,7 @@ class Validation:
         return [o for o in unvalidated if o.look_up_at <= now]
 
     def _unvalidated(self, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+        """Return those that need validation, or that the metadata contradicts."""
         metadata = self._cluster.metadata
         return [o for o in owned if needs_validation(metadata, o) or _is_contradicted(metadata, o)]
 
@@ -190,7 +194,7 @@ class Validation:
         unvalidated = self._unvalidated(found)
         by_leader: dict[int, dict[TopicPartition, _EpochRequest]] = {}
         by_name: list[OwnedPartition] = []
-        stale = False
+        is_stale = False
         for owned in unvalidated:
             tp = owned.tp
             topic = metadata.topics[tp.topic]
@@ -200,7 +204,7 @@ class Validation:
                 self._report_contradiction(
                     owned, "the metadata has another topic id than the one that was read"
                 )
-                stale = True
+                is_stale = True
                 continue
             leader = topic.partitions[tp.partition]
             if owned.is_ahead_of(topic.topic_id, leader.leader_epoch):
@@ -209,18 +213,18 @@ class Validation:
                     f"records of leader epoch {owned.proven_epoch} were read, but the metadata has"
                     f" broker {leader.leader} as the leader, of epoch {leader.leader_epoch}",
                 )
-                stale = True
+                is_stale = True
                 continue
             if leader.leader_epoch < owned.fetch_epoch and owned.failure_count < _MAX_ATTEMPTS:
                 # The last record read was written under a later leader than the metadata has.
                 owned.count_failure()
-                stale = True
+                is_stale = True
                 continue
             by_leader.setdefault(leader.leader, {})[tp] = _EpochRequest(
                 owned, owned.fetch_offset, owned.fetch_epoch, leader.leader_epoch
             )
         async with anyio.create_task_group() as tasks:
-            if stale:
+            if is_stale:
                 tasks.start_soon(self._refresh)
             for owned in by_name:
                 tasks.start_soon(self._request_topic_id, owned)
@@ -279,14 +283,14 @@ class Validation:
                 request.owned.checked_epoch = request.leader_epoch
             self._engine.wake()
             return
-        stale = False
+        is_stale = False
         for topic in response.topics:
             for end in topic.partitions:
                 sent = requests.get(TopicPartition(topic.topic, end.partition))
                 if sent is not None and sent.is_current(self._cluster.metadata):
-                    stale |= self._apply(sent, end)
+                    is_stale |= self._apply(sent, end)
         self._engine.wake()
-        if stale:
+        if is_stale:
             await self._refresh()
 
     def _apply(self, request: _EpochRequest, end: EpochEndOffset) -> bool:
@@ -357,8 +361,8 @@ class Validation:
         if self._policy == "none":
             self._engine.fail_partition(owned, OffsetOutOfRangeError({owned.tp: owned.position}))
             return
-        # The request names no topic id: the shorter log may be that of a recreated topic. The
-        # position keeps the id of the old one, so the next fetch fails, and the position is reset.
+        # The request names no topic id: the shorter log may be that of a recreated topic. Then the
+        # next fetch fails, as the position keeps the id of the old one, and the position is reset.
         self._delivery.relocate(owned.tp, end.end_offset)
         owned.follow_truncation(end.leader_epoch, leader_epoch)
 

@@ -1,4 +1,4 @@
-"""The classic protocol, as a value: members assign, and their generation ends with each change."""
+"""The classic protocol, as a value: members assign, and each rebalance begins a generation."""
 
 from __future__ import annotations
 

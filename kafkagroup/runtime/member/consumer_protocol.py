@@ -32,6 +32,7 @@ def _first_state(config: Any, metadata: MemberMetadata, last: Predecessor) -> Me
 
 
 def _subscribe(now: float, reason: str, metadata: MemberMetadata) -> Subscribed:
+    """Return the event of changed metadata. A heartbeat has no field for the reason."""
     return Subscribed(now=now, topics=metadata.topics, pattern=metadata.pattern)
 
 

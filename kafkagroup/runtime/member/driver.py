@@ -72,6 +72,8 @@ logger = logging.getLogger(__name__)
 _RebalanceRequest = JoinGroupRequest | SyncGroupRequest
 """Requests that the coordinator holds until the other members have sent theirs."""
 
+# What to report while a request stays in flight for long. A rebalance may take a while, so it is
+# reported later than others, and `health()` has a finding of its own for it.
 _OVERDUE = OverdueReport(NO_RESPONSE.advice, extra_wait=0.0)
 _OVERDUE_REBALANCE = OverdueReport(
     "either the coordinator hangs, or another member of the group does not rejoin: the coordinator"
@@ -93,9 +95,10 @@ _EXPLAINED = frozenset(
         ErrorCode.UNSUPPORTED_ASSIGNOR,
     )
 )
-"""The codes of a refused join that do not tell what to change: `_explain` looks that up."""
+"""Codes of a refused join that do not say what to change: `_explain` looks that up."""
 
 _CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
+"""The route of a request -> the id of the broker's connection that sends it."""
 
 
 class Driver(MemberLoop[C]):
@@ -158,7 +161,7 @@ class Driver(MemberLoop[C]):
 
     def _on_coordinator_found(self, found: Node | None) -> None:
         """Have the member look up its coordinator again, if a commit or another request has found
-        that it moved; None if all brokers were forgotten."""
+        that it moved. `found`: where it is now; None if all brokers were forgotten."""
         if self.coordinator not in (None, found):
             self.invalidate_coordinator("another request found that it moved")
 
@@ -342,7 +345,7 @@ class Driver(MemberLoop[C]):
                 epoch = getattr(request, "member_epoch", -1)
                 if epoch < 0 or (epoch == 0 and response.error_code):
                     return
-                # KIP-848: a heartbeat of epoch 0 joins.
+                # KIP-848: a heartbeat of epoch 0 joins, one of an epoch below 0 leaves.
                 meter = meters.heartbeat if epoch else meters.join
         now = self._loop_now()
         meter.record(now, now - sent_at)
@@ -366,6 +369,7 @@ class Driver(MemberLoop[C]):
             # Usually the leader's assignment cannot be decoded.
             failure = error
             self._post(AssignFailed(now=self._now(), error=error))
+        # Also after a failure: it only has the time of the next poll looked up again.
         self._poll_timer.on_assignment_applied()
         if failure is None and (member := self.member).is_current(generation.generation_id):
             now = self._loop_now()

@@ -39,12 +39,13 @@ class EventFeed:
             reader._end()
 
     def open(self, buffer: int, check: Callable[[], None] = lambda: None) -> GroupEvents:
-        """Return a reader of later events, with room for `buffer` events. `check` raises where the
-        client may not be used. Raises: ConfigurationError."""
+        """Return a reader of later events, with room for `buffer` events. The reader calls `check`
+        before each event: it raises where the client may not be used. Raises: ConfigurationError
+        if `buffer` is below 1."""
         if buffer < 1:
             raise ConfigurationError(f"buffer={buffer}; expected at least 1")
         reader = GroupEvents(buffer)
-        reader._check_by(check)
+        reader._set_check(check)
         self._readers.add(reader)
         if self._is_closed:
             reader._end()
@@ -62,7 +63,9 @@ class GroupEvents:
         self._check: Callable[[], None] = lambda: None
         self._events: deque[GroupEvent] = deque()
         self._buffer = buffer
+        """How many events it holds at most."""
         self._missed = 0
+        """How many events were dropped since the last `EventsMissed`."""
         self._is_closed = False
         self._changed = ChangeSignal()
 
@@ -82,7 +85,7 @@ class GroupEvents:
             return missed
         return self._events.popleft()
 
-    def _check_by(self, check: Callable[[], None]) -> None:
+    def _set_check(self, check: Callable[[], None]) -> None:
         self._check = check
 
     def _add(self, event: GroupEvent) -> None:

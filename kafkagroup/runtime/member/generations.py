@@ -1,7 +1,7 @@
 """The generations of a `GroupMember`: from the driver, through a queue, to the application.
 
-A generation is ended here, by the driver or because its lease expires; joining the next one is the
-member's part.
+The queue ends a generation when the driver calls it, or when the lease expires. Joining the next
+one is the driver's part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from kafkagroup.transport.origin import Origin
 __all__ = ["Generation", "GenerationQueue", "Strategies"]
 
 Strategies = Mapping[str, Callable[[Mapping[str, bytes]], Mapping[str, bytes]]]
-"""Protocol name -> the function from member id -> metadata to member id -> assignment."""
+"""Protocol name -> a function that computes the assignments. Its argument has each member's
+metadata by member id, and its result each member's assignment by member id."""
 
 
 @public
@@ -37,7 +38,7 @@ class Generation:
         self._info = info
         self._origin = Origin(f"the member {info.member_id}")
         self._lease_expires_at = lease_expires_at
-        """On the lease clock, as `_clock` has it."""
+        """On the lease clock, `_clock`."""
         self._clock = clock
         self._timed = timed
         """Whether scopes have a deadline. With a heartbeat thread they have none: after a blocked
@@ -153,7 +154,7 @@ class GenerationQueue(Application):
         log: MembershipLog,
     ) -> None:
         """`lease_expires_at`: returns the end of the member's lease, on the lease clock.
-        `on_lease_expired`: called after a generation ended because of it.
+        `on_lease_expired`: called after a generation was ended because the lease has expired.
         `max_stall`: seconds that the event loop may be stalled while a thread sends heartbeats.
         `timed`: whether scopes have a deadline."""
         self.strategies = strategies
@@ -171,9 +172,9 @@ class GenerationQueue(Application):
         self.pending: Generation | None = None
         """The latest generation, while the application has not taken it."""
         self.error: Exception | None = None
-        """Raised by every call."""
+        """The error that ended the membership: every call raises it."""
         self._reported: Exception | None = None
-        """Raised once, by the next call that takes a generation."""
+        """An error that the next call that takes a generation raises, once."""
         self.is_closed = False
         """Whether the member leaves, or has left, because the application closed it."""
         self.changed = ChangeSignal()
@@ -220,7 +221,8 @@ class GenerationQueue(Application):
             raise self.error
         if (error := self._reported) is not None:
             self._reported = None
-            # The application has released the generation that continues: let it take it again.
+            # The call that raises has released the generation, which continues: the application
+            # takes it again by the next call.
             self.pending = self.pending or self.ongoing
             raise error
 
@@ -247,8 +249,8 @@ class GenerationQueue(Application):
     async def watch_leases(self) -> None:
         """End each generation whose lease expires; run until cancelled.
 
-        The deadline cancels the scopes. If the coordinator comes back and still knows the member,
-        the generation continues at the coordinator. Here only the next one starts work again.
+        The end cancels the scopes. If the coordinator responds later and still knows the member,
+        the generation continues there, but here no work starts before the next one.
         """
         while True:
             if self.ongoing is None:

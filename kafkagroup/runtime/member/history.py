@@ -1,8 +1,8 @@
 """Records one membership: its rebalances, their causes, and where their time went.
 
 The driver reports each step (event, state, effects), and the `History` publishes events for the
-application. It starts nothing and reads no clock. It is for members of both of Kafka's protocols,
-whose states have phases of the same names.
+application. Callers pass the time. It is for members of both of Kafka's protocols, whose states
+have phases of the same names.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Step:
     after: CoordinatedState
     effects: Sequence[object]
     at: float
-    """When, on the loop's clock. The time of the event is on the lease clock."""
+    """When the step was made, on the loop's clock. The time of the event is on the lease clock."""
 
 
 class History:
@@ -90,6 +90,7 @@ class History:
         self._accounted_until = 0.0
         """The moment up to which `_stage_seconds` counts."""
         self._stage_seconds: dict[str, float] = {}
+        """Field of RebalancePhases -> its seconds in the current rebalance."""
         self._current_causes: dict[RebalanceCause, str] = {}
         """The causes of the current rebalance, each with its reason."""
         self._requested_causes: dict[RebalanceCause, str] = {}
@@ -97,7 +98,7 @@ class History:
         its reason."""
         self._coordinator: Coordinator | None = None
         self._last_members: frozenset[str] | None = None
-        """The members of the last generation, if this one led it."""
+        """Ids of the members of the last generation, if this member led it; else None."""
 
     def metrics(self, now: float, driver: RunningMember | None, loop_delay: float) -> GroupMetrics:
         """Return the metrics of the membership, in Kafka or in ZooKeeper."""

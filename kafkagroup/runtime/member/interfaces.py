@@ -2,7 +2,7 @@
 
 `RunningMember` is a group member, as consumers and `GroupMember` use it; Kafka's is
 `driver.Driver`. `Application` is what a running member calls. Nothing here imports a module that
-implements one of these, also not for type checkers.
+implements one of these, not even for type checkers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OverduePoll:
     reason: str
     """What the application did, for the coordinator and for events."""
     detail: str
-    """For how long, and the limit."""
+    """For how long it did so, and the limit."""
     advice: str
     """What to change."""
 
@@ -55,19 +55,21 @@ class Application(Protocol):
         """Note that the coordinator has acknowledged the membership."""
 
     def on_error(self, error: Exception) -> None:
-        """Note an error that the member survives."""
+        """Note an error that does not end the membership."""
 
     def on_fatal_error(self, error: Exception) -> None:
         """Note that the member has left the group because of this error."""
 
     def poll_due_at(self, loop_ran_at: float) -> float:
         """Return when the next poll is due. `loop_ran_at`: when the application's loop last ran.
+        Both are on the loop's clock.
 
-        Reads only. It may run in another thread than the other functions.
+        Changes nothing. It may run in another thread than the other functions.
         """
 
     def overdue_poll(self, loop_ran_at: float, now: float) -> OverduePoll:
-        """Return why the next poll is overdue. Reads only, as `poll_due_at`."""
+        """Return why the next poll is overdue. As for `poll_due_at`: changes nothing, and times
+        are on the loop's clock."""
         ...
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
@@ -101,7 +103,8 @@ class RunningMember(Protocol):
 
     @property
     def lease_left(self) -> float:
-        """For how many seconds the lease lasts; 0 or less without one. Counts suspends."""
+        """For how many seconds the lease lasts; 0 or less without one. It runs on while the system
+        is suspended."""
         ...
 
     @property
@@ -147,10 +150,11 @@ class RunningMember(Protocol):
         lost: bool = False,
         deadline: float = math.inf,
     ) -> None:
-        """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
+        """Leave the group; `closed` is set when that is done. The arguments are the fields of
+        `Leaving`, but `deadline` is on the loop's clock."""
 
     async def confirm(self, partitions: Collection[TopicPartition], deadline: float) -> float:
-        """Return until when commits of these may be sent, on the lease clock.
+        """Return until when commits of these partitions may be sent, on the lease clock.
 
         Where no coordinator refuses late commits, check first, by `deadline` on the loop's clock,
         that the member still owns them. Raises: CommitFailedError.

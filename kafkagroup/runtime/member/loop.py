@@ -1,8 +1,8 @@
 """Runs one member of any protocol: event -> step -> effects.
 
-One task steps. One task calls the application (revoke, assign, compute), one call at a time, in the
-order of the effects. Cancelling `run` leaves nothing behind. How a member reaches its group is the
-subclass's part: `Driver` sends requests to Kafka's coordinator, `ZooKeeperDriver` has a session.
+One task steps the member. Another calls the application (revoke, assign, compute), one call at a
+time, in the order of the effects. How a member reaches its group is the subclass's part: `Driver`
+sends requests to Kafka's coordinator, `ZooKeeperDriver` has a session.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class PollTimer:
     def __init__(
         self, application: Application, loop_ran_at: Callable[[], float], name: str
     ) -> None:
-        """`loop_ran_at` returns when the application's loop last ran; `name`: the client's in
-        log lines."""
+        """`loop_ran_at`: returns when the application's loop last ran. `name`: the name of the
+        client in log lines."""
         self._application = application
         self._name = name
         self._loop_ran_at = loop_ran_at
@@ -100,8 +100,8 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         log: MembershipLog,
         on_delay: Callable[[float, float], object],
     ) -> None:
-        """`on_delay` is called before each step with its delay and the time, in seconds; the delay
-        is negative if an event has caused the step."""
+        """`on_delay`: called after each wait for an event, with two arguments: by how many seconds
+        the timer of the wait was late, negative if an event came before it; and the loop's time."""
         self.member = member
         """The state. Any thread may read it; only `run` replaces it."""
         self.closed = OneShotEvent()
@@ -121,24 +121,28 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         """How many assignments were requested, counted in the thread of the caller, and how many of
         these requests the member has stepped, counted in the thread of `run`."""
         self._wake_at = math.inf
+        """The time of the last `WakeAt`, on the lease clock; inf for none."""
         self._poll_timer: PollTimer
+        """Set when `run` starts."""
         self._lease_clock = lease_clock()
         self._now = self._lease_clock.now
         """The member's time: that of its events, and of the deadlines in its effects."""
         self._loop_now = self._lease_clock.loop_now
-        """Returns the loop's time. If a thread executes `run`, its loop has the same clock."""
+        """The loop's time. Any thread may call it: the loop of a heartbeat thread has the same
+        clock as the application's."""
         # Unbounded on purpose: nearly every event is the result of one effect.
         self._events: Mailbox[BaseEvent] = Mailbox()
         self._work: list[object] = []
         """Effects that the application executes, and that wait for earlier ones."""
         self._work_done: OneShotEvent | None = None
-        """While a task calls the application: set when all calls have returned."""
+        """Set when all calls of the application have returned; None unless a task makes them."""
 
     # ------------------------------------------------------------ called from outside `run`
 
     @property
     def lease_left(self) -> float:
-        """For how many seconds the lease lasts; 0 or less without one. Counts suspends."""
+        """For how many seconds the lease lasts; 0 or less without one. It runs on while the system
+        is suspended."""
         ownership = self.member.ownership
         return ownership.lease_expires_at - self._now() if ownership.is_assigned else 0.0
 
@@ -171,7 +175,8 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         lost: bool = False,
         deadline: float = math.inf,
     ) -> None:
-        """Leave the group, as `Leaving` describes; `closed` is set when that is done."""
+        """Leave the group; `closed` is set when that is done. The arguments are the fields of
+        `Leaving`, but `deadline` is on the loop's clock."""
         now, left_by = self._now(), self._lease_clock.from_loop_time(deadline)
         self._request(
             Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost, deadline=left_by)
@@ -200,7 +205,8 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
             self.closed.set()
 
     def _check_ended(self) -> None:
-        """Raises: IllegalStateError if the member has neither left nor failed."""
+        """Raise IllegalStateError if the member has neither left nor failed: code outside of the
+        client has cancelled one of its tasks, which ends the task group without an error."""
         if not self.member.is_closed:
             raise unrequested_end(f"group {self.member.config.group_id}: the membership")
 
@@ -232,6 +238,7 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         now = self._loop_now()
         self._on_delay(now - due, now)
         if event is None:
+            # The step emits the next `WakeAt`, unless it only waits for responses.
             self._wake_at = math.inf
             event = Woke(now=self._now(), jitter=random.random())
         return event
@@ -269,7 +276,8 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         self.leave(await self._poll_timer.wait_until_overdue(), lost=True)
 
     def _application_ran_at(self) -> float:
-        """Return when the application's loop last ran."""
+        """Return when the application's loop last ran: now, as this runs in it. A subclass that
+        runs in another loop overrides this."""
         return self._loop_now()
 
     # ------------------------------------------------------------ the application

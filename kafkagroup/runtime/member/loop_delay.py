@@ -1,7 +1,7 @@
 """Records how late the event loop ran, and warns when heartbeats are at risk.
 
-A task that waits for a moment reports by how much it was late. Nothing here waits or reads a clock.
-All clients of a loop are late together, so they share one warning.
+A task that waits until some time reports by how much later it ran. Nothing here waits or reads a
+clock. All clients of a loop are late together, so they share one warning.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class LoopDelay:
     """The lateness of one loop. Several threads may use it."""
 
     def __init__(self, group_id: str, session_timeout: float, *, threaded: bool) -> None:
+        """`threaded`: whether a thread with a loop of its own sends the heartbeats."""
         self._group_id = group_id
         self.warn_after = min(session_timeout * _WARN_FRACTION, _WARN_AFTER)
         """Seconds of delay that cause a warning."""
@@ -68,7 +69,7 @@ class LoopDelay:
 
     def record(self, late: float, now: float) -> None:
         """Add the delay of something that ran `late` seconds after its time; warn of a long one.
-        Called in the loop."""
+        Call it in a loop: its members share the time of the next warning."""
         self.add_delay(late, now)
         if late < self.warn_after or now < _next_warning_at().get():
             return

@@ -1,7 +1,7 @@
 """Makes the members of one client, one after another.
 
-What outlives a member is here: the last one, whose id the coordinator may still count, and which
-protocol the coordinator knows.
+What outlives a member is here: the last member, whose id the coordinator may still count, and
+whether the coordinator supports KIP-848.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Members", "member_config"]
 def member_config(
     options: ConsumerOptions | GroupMemberOptions, protocol_type: str
 ) -> MemberConfig:
-    """Return the configuration of a member, by the options of all clients."""
+    """Return the configuration of a member, by the options that all clients have."""
     return MemberConfig(
         group_id=options.group_id or "",
         protocol_type=protocol_type,
@@ -114,7 +114,7 @@ class Members:
             self._log,
             self._history,
         )
-        # Until it has left: a member that fails must not hide the one that could not leave.
+        # Kept until this member has left: if it fails, the earlier one may still be counted.
         driver.unanswered_id = predecessor.unanswered_id
         return driver
 

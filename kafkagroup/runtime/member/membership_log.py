@@ -34,7 +34,7 @@ _JOINS = frozenset(
         ("registering", "member"),
     )
 )
-"""The moves of a member, of any protocol, by which it has joined."""
+"""The moves of a member, of any protocol, by which it has joined: phase before, phase after."""
 
 
 def first_few(values: Iterable[object], count: int) -> str:

@@ -78,7 +78,10 @@ class GroupMetrics:
 
 @frozen
 class _Sum:
+    """The durations of one slot, added up."""
+
     slot: int
+    """The number of the slot, counted from the clock's zero."""
     count: int
     total: float
     maximum: float
@@ -93,7 +96,9 @@ class Meter:
 
     def __init__(self) -> None:
         self._sums: tuple[_Sum, ...] = ()
+        """The latest slots that have durations, in order."""
         self._since = float("inf")
+        """When the earliest duration began; inf before there is one."""
 
     def record(self, now: float, seconds: float) -> None:
         """Record a duration that ended now."""

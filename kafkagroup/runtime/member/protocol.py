@@ -48,7 +48,8 @@ class GroupConfig(Protocol):
 
 
 class MemberState(Protocol):
-    """What the runtime reads of a member's state, whatever its protocol."""
+    """What the runtime reads of a member's state, whatever its protocol. The states document their
+    fields: see `Member` of `member.classic_state`."""
 
     @property
     def config(self) -> GroupConfig: ...

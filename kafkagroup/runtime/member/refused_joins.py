@@ -23,6 +23,7 @@ __all__ = ["refused_assignor", "refused_protocols", "refused_session_timeout"]
 _MIN, _MAX = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
 
 _DEFAULTS = {_MIN: "6000", _MAX: "1800000"}
+"""Kafka's default limits, by configuration name."""
 
 _TIMEOUT = 5.0
 """Seconds for the request for the limits."""

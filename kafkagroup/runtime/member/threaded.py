@@ -90,7 +90,9 @@ class ThreadedDriver(Driver[C]):
         self._scope: anyio.CancelScope
         """The scope of all tasks in the thread."""
         self._post_to_application_loop: Post
+        """Set when `run` starts."""
         self._post_to_thread_loop: Post | None = None
+        """None until the thread has a loop."""
         self._thread_calls: deque[Call] = deque()
         """Calls that wait to run in the thread, which may not have a loop yet."""
         self._probe_sent_at: float | None = None
@@ -144,7 +146,8 @@ class ThreadedDriver(Driver[C]):
                 self._post_to_thread_loop(self._make_thread_calls)
 
     def _guard_call(self, call: Call) -> None:
-        """Make a call of the thread. If it fails, end the membership with its error."""
+        """Make a call that the thread has posted. If it fails, end the membership with its
+        error."""
         try:
             call()
         except Exception as error:
@@ -175,7 +178,7 @@ class ThreadedDriver(Driver[C]):
                 self._post_to_application_loop(self._on_thread_end)
 
     def _try_run(self, backend: str, options: dict[str, Any]) -> bool:
-        """Run the loop; return False if there are no descriptors to make it."""
+        """Run the loop; return False if there are no file descriptors to make it."""
         try:
             anyio.run(self._run_loop, backend=backend, backend_options=options)
         except OSError as error:
@@ -269,11 +272,11 @@ class _ApplicationProxy(Application):
     def on_lease_extended(self) -> None:
         self._driver.post_to_application(self._application.on_lease_extended)
 
-    def on_fatal_error(self, error: Exception) -> None:
-        self._driver.post_to_application(partial(self._application.on_fatal_error, error))
-
     def on_error(self, error: Exception) -> None:
         self._driver.post_to_application(partial(self._application.on_error, error))
+
+    def on_fatal_error(self, error: Exception) -> None:
+        self._driver.post_to_application(partial(self._application.on_fatal_error, error))
 
     def poll_due_at(self, loop_ran_at: float) -> float:
         return self._application.poll_due_at(loop_ran_at)
@@ -325,7 +328,8 @@ class _TroublesProxy(Troubles):
 
 
 class _LoginsProxy(Logins):
-    """Passes reports on to the application's `Logins`, in the application's loop."""
+    """Passes reports on to the application's `Logins`, in the application's loop. Checks use the
+    application's `Logins` in the thread: a login must not wait for a stalled loop."""
 
     def __init__(self, logins: Logins, post_to_application: Callable[[Call], None]) -> None:
         super().__init__()
@@ -402,6 +406,7 @@ class _ThreadCluster(Cluster):
         self._post = post_to_application
 
     async def _request_any(self, request: Request[R]) -> tuple[BrokerClient, R]:
+        # The application's cluster keeps the list of brokers current.
         await self.replace_metadata(self._application_cluster.metadata)
         return await super()._request_any(request)
 

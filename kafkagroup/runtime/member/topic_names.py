@@ -33,12 +33,14 @@ class TopicNames:
         client_name: str,
         on_named: Callable[[Mapping[UUID, str]], object],
     ) -> None:
-        """`client_name`: that of log lines. `on_named`: called with names, each once."""
+        """`client_name`: how log lines name the client. `on_named`: called with the names of topics
+        by id, with each name once."""
         self._cluster = cluster
         self._group_id = group_id
         self._client_name = client_name
         self._on_named = on_named
         self._unnamed: frozenset[UUID] = frozenset()
+        """The topics whose names are looked up."""
         self._changed = OneShotEvent()
         """Set when `_unnamed` has changed."""
 

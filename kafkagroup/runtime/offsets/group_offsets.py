@@ -83,7 +83,7 @@ _RECHECK_INTERVAL = 1.0
 """Seconds between metadata refreshes for a topic that commits have found deleted."""
 
 _LEAST_TIMEOUT = 1.0
-"""Seconds for a commit, however close its deadline is."""
+"""Seconds that an attempt at a commit gets at least, however close the deadline is."""
 
 _MAX_UNKNOWN = 5
 """How many times in a row a topic must be unknown before that is an error: not all brokers know a
@@ -181,7 +181,8 @@ class GroupOffsets:
         if partitions:
             acknowledged = await self._commit_with_retries(commit, partitions, ids, deadline, meter)
         if deleted:
-            # Not sent: an application that commits each record would send as many requests.
+            # Their offsets are not sent: an application that commits each record would send as many
+            # requests.
             raise self._deleted_error(min(deleted), ids)
         return acknowledged
 
@@ -390,7 +391,8 @@ class GroupOffsets:
     def _check_commit(
         self, response: OffsetCommitResponse, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Raises: the error of the first partition that has one."""
+        """Raises: the error of the first partition that has one, `_Retry` if it may pass;
+        RemoteProtocolError if a partition is missing."""
         unanswered = set(partitions)
         for topic in response.topics:
             for partition in topic.partitions:
@@ -504,7 +506,8 @@ class GroupOffsets:
         partitions: Collection[TopicPartition],
         unknown: MutableMapping[TopicPartition, int],
     ) -> CommittedOffsets:
-        """Sort a response into offsets and errors. Raises the error of the group as a whole."""
+        """Sort a response into offsets and errors. Raises: the error of the group as a whole,
+        `_Retry` if it may pass."""
         for group in response.groups:
             if code := group.error_code:
                 self._note_coordinator_moved(code)
@@ -538,8 +541,8 @@ class GroupOffsets:
         return found
 
     def _report_failure(self, what: str, error: BrokerError | RemoteProtocolError) -> None:
-        """Report a failed request that is retried. Not one without a response: the connection
-        reports that."""
+        """Report a failed request that is retried; `what`: `_COMMITTING` or `_READING`. A request
+        without a response is reported by the connection."""
         problem = Problem(
             subject=f"{what} offsets of group {self._group_id}",
             cause=str(error),
@@ -557,13 +560,15 @@ class GroupOffsets:
     def _topic_ids(
         self, partitions: Iterable[TopicPartition], known: Mapping[str, UUID] | None = None
     ) -> Mapping[str, UUID]:
-        """Return all topic ids, or {} if one is unknown: a request has either names or ids."""
+        """Return the ids of all topics of these partitions, or {} if one is unknown: a request has
+        either names or ids. `known`: those that count instead of the metadata's."""
         known = known or {}
         others = {tp.topic for tp in partitions} - known.keys()
         found = self._cluster.topic_ids(others)
         return {**found, **known} if len(found) == len(others) else {}
 
     async def _coordinator(self) -> BrokerClient:
+        """Return the coordinator. Raises: what the look-up raises, `_Retry` if it may pass."""
         try:
             self._last_coordinator = node = await self._cluster.coordinators.find(self._group_id)
         except BrokerError as error:

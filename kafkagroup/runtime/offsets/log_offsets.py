@@ -47,13 +47,14 @@ class LogOffsets:
     async def at(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return the first offset at or after each timestamp; retry until all leaders respond.
+        """Return the first offset at or after each timestamp, or where the log starts or ends for
+        EARLIEST or LATEST; retry until all leaders respond.
 
         Raises: BrokerError for an error that a retry would not change, such as a denied topic.
         """
         found = await self._request_all(timestamps, collect_errors=False)
         for error in found.errors.values():
-            raise error
+            raise error  # the first one
         return found.offsets
 
     async def each(self, timestamps: Mapping[TopicPartition, int]) -> ListedOffsets:
@@ -117,11 +118,11 @@ class LogOffsets:
         for tp, timestamp in timestamps.items():
             leader = self._cluster.metadata.leader(tp)
             by_leader.setdefault(-1 if leader is None else leader.leader, {})[tp] = timestamp
-        stale = False
+        is_stale = False
         for node_id, requested in by_leader.items():
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None:
-                stale = True
+                is_stale = True
                 continue
             leaders = {tp: self._cluster.metadata.leader(tp) for tp in requested}
             epochs = {tp: one.leader_epoch for tp, one in leaders.items() if one is not None}
@@ -131,7 +132,7 @@ class LogOffsets:
                 )
             except RETRIED_ERRORS as error:
                 logger.info("offsets of broker %d: %s", node_id, error)
-                stale = True
+                is_stale = True
                 continue
             # A former leader's log may start and end elsewhere.
             requested = {
@@ -139,8 +140,8 @@ class LogOffsets:
                 for tp, timestamp in requested.items()
                 if self._cluster.metadata.leader(tp) == leaders[tp]
             }
-            stale |= self._parse(response, requested, found)
-        if stale:
+            is_stale |= self._parse(response, requested, found)
+        if is_stale:
             await self._cluster.refresh()
         return found
 
@@ -151,7 +152,7 @@ class LogOffsets:
         found: ListedOffsets,
     ) -> bool:
         """Sort a response into `found`; return whether metadata is stale."""
-        stale, troubles = False, self._cluster.troubles
+        is_stale, troubles = False, self._cluster.troubles
         for topic in response.topics:
             for p in topic.partitions:
                 tp = TopicPartition(topic.name, p.partition_index)
@@ -166,7 +167,7 @@ class LogOffsets:
                         troubles.succeeded(("log offsets", tp), anyio.current_time())
                     continue
                 action = FetchAction.REFRESH if is_missing else fetch_action(p.error_code)
-                stale |= action is FetchAction.REFRESH
+                is_stale |= action is FetchAction.REFRESH
                 if action in (FetchAction.RAISE, FetchAction.RESET):
                     found.errors[tp] = broker_error(
                         p.error_code, f"offsets of {tp}", operation="DESCRIBE", topic=tp.topic
@@ -180,4 +181,4 @@ class LogOffsets:
                     advice="check that the topic exists and has leaders",
                 )
                 troubles.failed(("log offsets", tp), anyio.current_time(), problem)
-        return stale
+        return is_stale

@@ -1,4 +1,4 @@
-"""Times at which something is to be looked at: one task waits for the earliest of them."""
+"""Functions to call at their times: one task waits for the earliest of these."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Alarms:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        """The time of each alarm, its number, and its function."""
         self._numbers = count()  # for alarms at one time: functions cannot be compared
         self._changed = ChangeSignal()
 
@@ -30,7 +31,7 @@ class Alarms:
             self._changed.notify()
 
     async def run(self) -> None:
-        """Ring until cancelled."""
+        """Call the functions at their times until cancelled."""
         while True:
             now = anyio.current_time()
             while self._heap and self._heap[0][0] <= now:

@@ -41,6 +41,7 @@ class BrokerSender:
         """`take` returns the batches of the next request, and removes the queues that have nothing
         more to send from those that it gets; `exchange` sends them."""
         self._ready: OrderedDict[PartitionQueue, None] = OrderedDict()
+        """The queues that may have a batch to send, the next one first."""
         self._take = take
         self._exchange = exchange
         self._spawn = spawn
@@ -111,4 +112,4 @@ class BrokerSender:
             await self._exchange(taken, on_sent)
         finally:
             self._in_flight_count -= 1
-            on_sent()
+            on_sent()  # does nothing if the request was sent

@@ -23,7 +23,7 @@ from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTo
 __all__ = ["MetadataWatch"]
 
 _TOPIC_MAX_IDLE = 300.0
-"""Seconds after the last record for a topic for which its metadata is refreshed with others'."""
+"""Seconds since the last record for a topic, after which its metadata is no longer refreshed."""
 
 
 class MetadataWatch:
@@ -50,6 +50,7 @@ class MetadataWatch:
         self._task = CoalescingTask(spawn, self._find, "metadata")
         self._leaderless: set[PartitionQueue] = set()
         self._is_stale = False
+        """Whether the metadata must be refreshed even if nothing waits for it."""
         self._requested: set[str] = set()
         """The topics that were known, or requested so that the broker may create them. Later
         requests must not: they would bring a deleted topic back (KAFKA-5789)."""
@@ -58,8 +59,10 @@ class MetadataWatch:
         self._followed = ChangeSignal()
         """Notified when new metadata was applied."""
         self._causes: dict[TopicPartition, KafkaGroupError] = {}
-        """Why the last attempt for a partition failed."""
+        """Why the last attempt for a partition failed; for partition -1, why the partitions of the
+        topic are not known."""
         self._last_error: KafkaGroupError | None = None
+        """Why the metadata must be refreshed, or the last refresh failed; None after a success."""
 
     def start(self) -> None:
         """Follow the metadata."""

@@ -47,6 +47,7 @@ def named_leaders(
 ) -> NamedLeaders | None:
     """Return the new leaders that these parts name (KIP-951); None if they name none."""
     leaders = NamedLeaders(endpoints)
+    # A list, not a generator: `any` would stop at the first leader that is added.
     named = [
         leaders.add(known, tp, part.current_leader)
         for tp, part in parts.items()

@@ -24,6 +24,7 @@ from kafkagroup.wire.messages.transactions import InitProducerIdRequest
 __all__ = ["ProducerIds"]
 
 _KEY = "producer id"
+"""The key of failed requests in `Troubles`."""
 
 
 class ProducerIds:

@@ -94,4 +94,5 @@ def _end_event(batch: ProduceBatch) -> OneShotEvent:
     """Return the end event of a batch, which the first call creates."""
     if batch.end_event is None:
         batch.end_event = OneShotEvent()
+    # Typed as `EndEvent`: the package `produce` must not import the class.
     return cast(OneShotEvent, batch.end_event)

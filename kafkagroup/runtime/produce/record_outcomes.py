@@ -31,6 +31,7 @@ class RecordOutcomes:
         self._accumulator = accumulator
         self._transactions = transactions
         self._unread: deque[ProduceBatch] = deque()
+        """Failed batches, of which the application may not have read all records."""
         self._unread_count = 0
         """The number of records in failed batches that are not kept."""
         self._first_unread: ProduceBatch | None = None
@@ -42,8 +43,8 @@ class RecordOutcomes:
 
     def note_end(self, batch: ProduceBatch) -> None:
         """Release the memory of a batch that has ended, and that no request has any more; note its
-        failure, if it failed. A batch whose records have moved has no memory: those they moved to
-        have it."""
+        failure, if it failed. A batch whose records have moved has no memory: the batches to which
+        they moved have it."""
         if batch.moved is None:
             self.note_failure(batch)
             self._accumulator.release(batch)

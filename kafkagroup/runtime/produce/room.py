@@ -32,6 +32,6 @@ class Room:
             self._waiting_count -= 1
 
     async def wait_any(self) -> None:
-        """Wait until a record of any size would fit, or half of the memory is free."""
+        """Wait until the memory is not full any more, as `Accumulator.is_full` defines it."""
         while self._accumulator.is_full:
             await self.wait()

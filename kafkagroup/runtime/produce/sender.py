@@ -69,12 +69,13 @@ _THREAD_BYTES = {
 """The size of records from which on a thread compresses them: it takes more than a millisecond."""
 
 _CONNECTION = "produce"
+"""The id of the connection to each broker for Produce requests."""
 
 _HIGHEST_VERSION = 12
-"""Of Produce: later ones name topics by id."""
+"""The highest version of Produce that is sent: later ones name topics by id."""
 
 _LATE_PAUSE = 1.0
-"""Seconds between the looks at a transaction that is open after its deadline."""
+"""Seconds between two checks of a transaction that is open after its deadline."""
 
 _ADVICE = "check the brokers that lead the partition, its replicas, and what this client may write"
 
@@ -99,7 +100,8 @@ class Sender:
         transactions: TransactionManager | None = None,
     ) -> None:
         """`identities`: None for a producer that is not idempotent; `transactions`: None for one
-        that is not transactional."""
+        that is not transactional. `level`: of the compression; None for the codec's default. Times
+        are in seconds."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._identities = identities
@@ -361,6 +363,7 @@ class Sender:
     # ------------------------------------------------------------ responses
 
     def _assume_written(self, node_id: int, taken: Taken) -> None:
+        """End batches for which no response was requested (acks=0)."""
         for queue, batch in taken:
             self._acknowledged(queue, batch, node_id, -1, -1, self._clock())
             self._on_attempt_ended(queue, batch)
@@ -374,6 +377,7 @@ class Sender:
         append_time: int,
         now: float,
     ) -> None:
+        """Acknowledge a batch. `base_offset` and `append_time`: -1 if they are not known."""
         self._written_bytes += len(batch.data or b"")
         self._written_records += 0 if batch.has_ended else batch.count
         queue.acknowledged(batch, node_id, base_offset, append_time, now)
@@ -512,7 +516,8 @@ class Sender:
     # ------------------------------------------------------------ ends
 
     def _set_expiry(self, of: PartitionQueue | TopicQueues) -> None:
-        """Set an alarm for the earliest deadline, unless one is set."""
+        """Set an alarm for the earliest deadline in a queue, or for that of the records that wait
+        for a topic's partitions, unless one is set."""
         if of in self._expiring:
             return
         unplaced = of.unplaced if isinstance(of, TopicQueues) else None
@@ -527,6 +532,7 @@ class Sender:
             self._alarms.set(at, partial(self._expire, of))
 
     def _expire(self, of: PartitionQueue | TopicQueues) -> None:
+        """Fail the records whose deadline has passed, and set the next alarm."""
         self._expiring.discard(of)
         now = self._clock()
         if isinstance(of, PartitionQueue):

@@ -16,6 +16,7 @@ class Serializing:
     """The serializer of keys or values; None for bytes."""
 
     def __init__(self, part: str, serializer: Serializer[Any] | None) -> None:
+        """`part`: "key" or "value"."""
         self._part = part
         self._serializer = serializer
 
@@ -24,7 +25,7 @@ class Serializing:
         if self._serializer is None or data is None:
             return data
         result = self._serializer(data)
-        while isawaitable(result):
+        while isawaitable(result):  # its result may be awaitable, too
             result = await cast(Awaitable[Any], result)
         return result
 

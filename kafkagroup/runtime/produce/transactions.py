@@ -110,7 +110,9 @@ class TransactionManager:
         self._state = Transactions(transactional_id=transactional_id, timeout_ms=timeout_ms)
         self._changed = ChangeSignal()
         self._calls: dict[int, _Call] = {}
+        """The calls that wait, by number."""
         self._last_call = 0
+        """The number of the last call."""
         self._nodes: dict[Destination, Node | None] = {}
         """The coordinators that were last asked."""
         self._features_epoch = -1
@@ -119,8 +121,9 @@ class TransactionManager:
         self._to_add: set[TopicPartition] = set()
         """Partitions whose request a task is about to send."""
         self._closed: ClosedError | None = None
+        """The error of all calls after `close`; None before."""
 
-    # ------------------------------------------------------------ what is
+    # ------------------------------------------------------------ state
 
     @property
     def transactional_id(self) -> str:
@@ -338,8 +341,9 @@ class TransactionManager:
     # ------------------------------------------------------------ effects
 
     def _take(self, event: Callable[..., Event]) -> None:
-        """Step, and perform the effects. `event` creates the event, with the time as `now`.
-        Raises: IllegalStateError, and changes nothing."""
+        """Step, and perform the effects. `event` creates the event, with the time as `now`. Does
+        nothing after `close`. Raises: IllegalStateError, and changes nothing, if the application
+        may not make the call now."""
         if self._closed is not None:
             return
         before = self._state

@@ -22,9 +22,9 @@ def write_report(
     groups: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> str:
-    """Write the page to the folder of the tables, and return its path. `groups`: ids of the groups
-    to show, all if empty; `exclude`: ids of groups to leave out. In both `*` stands for any text
-    and `?` for any character.
+    """Write the page to the file `name` in the folder of the tables, and return its path. `groups`:
+    ids of the groups to show, all if empty; `exclude`: ids of groups to leave out. In both `*`
+    stands for any text and `?` for any character.
 
     Raises: ImportError without matplotlib, which is in the extra `pipeline`.
     """

@@ -47,7 +47,7 @@ MAX_BARS = 3_000
 
 
 _WITH_MEMBERS = ("classic", "consumer", "share")
-"""Kinds of groups whose members are known."""
+"""Kinds of groups whose members are known. As text, the tuple is a list in SQL."""
 
 _IS_ENDED = (
     "coalesce(gone_at IS NOT NULL OR members = 0 AND ("
@@ -55,9 +55,11 @@ _IS_ENDED = (
     "), false)"
 )
 """Whether a group has ended, in SQL: it was deleted or expired, or it has no members any more. A
-group that never had members, as those of Spark, has ended if it no longer commits."""
+group that never had members, as those of Spark, has ended if it no longer commits: its status is
+STOP, or its last commit is older than a day."""
 
 _WORST_FIRST = ("worst", "stuck_partitions", "lag", "rebalances")
+"""The columns by which groups are ordered, all descending. `worst` is the number of the status."""
 
 
 @attrs.frozen
@@ -70,6 +72,7 @@ class Stuck:
     status: str
     lag: int | None
     seconds: float | None
+    """The age of the record at the committed offset; None if unknown."""
     last_commit: datetime | None
     is_ended: bool = False
     """Whether its group has ended."""
@@ -131,7 +134,8 @@ class Facts:
 
 
 def gather(tables: Tables, groups: Sequence[str] = (), exclude: Sequence[str] = ()) -> Facts:
-    """Read the data from the tables that `run` writes. The session's time zone should be UTC.
+    """Read the data from the tables that `run` writes. The times are in the session's time zone,
+    which should be UTC.
 
     `groups`: ids of the groups to show, all if empty; `exclude`: ids of groups to leave out. In
     both `*` stands for any text and `?` for any character.

@@ -66,8 +66,9 @@ _ENDED_NOTE = (
 
 
 def render(facts: Facts) -> str:
-    """Return the page: first the living groups, then the ended ones, which are folded. Each part
-    has the stuck partitions, then a table of all groups, then the groups with their plots."""
+    """Return the page: first the living groups, then the ended ones, which are folded if there are
+    living ones. Each part has the stuck partitions, then a table of all groups, then the groups
+    with their plots."""
     note = (
         "Rebalances are counted since the log of groups can be read without a gap;"
         " generations without members do not count."
@@ -184,7 +185,9 @@ def _group(heading: str, group: Group, until: datetime) -> str:
         if svg := plot(group, until, width):
             parts.append(f'<div class="{kind}">{svg}</div>')
     if members := legend(group.bars):
-        items = (f'<li><i style="background:{hue}"></i>{_text(name)}</li>' for name, hue in members)
+        items = (
+            f'<li><i style="background:{colour}"></i>{_text(name)}</li>' for name, colour in members
+        )
         parts.append(f'<ul class="legend">{"".join(items)}</ul>')
     if group.rebalances:
         rows = [

@@ -29,6 +29,7 @@ MAX_MARKERS = 200
 WIDE, NARROW = 11.0, 4.6
 """Widths of a plot in inches, of which a browser shows 96 pixels each."""
 
+# Without red, the colour of rebalances, and without grey. The dark tone of each pair is first.
 _COLOURS = [to_hex(mpl.colormaps["tab20"](n)) for n in (0, 2, 4, 8, 10, 12, 16, 18, 1, 3, 5, 9)]
 _GREY = "#b8b8b8"
 _REBALANCE_COLOUR = "#d62728"
@@ -67,11 +68,13 @@ def draw(group: Group, until: datetime, width: float) -> Figure:
     `width` is in inches.
     """
     rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MAX_PARTITIONS]
+    # In inches: of the plot of the lag, and of that of the owners.
     heights = [1.6, max(0.8, 0.2 * len(rows))] if rows else [1.6]
     figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     _lag(axes[0], group)
     if rows:
+        # Labels of three letters per inch of the width leave room for the bars.
         _owners(axes[1], group.bars, rows, until, int(3 * width))
     for axis in axes:
         _rebalances(axis, group)
@@ -176,7 +179,7 @@ def _generations(figure: Figure, axis: Any, group: Group) -> None:
     if not group.rebalances:
         return
     figure.draw_without_rendering()  # places the axes
-    free_until = float("inf")
+    free_until = float("inf")  # where the later number begins, in pixels
     for rebalance in reversed(group.rebalances):
         label = axis.annotate(
             str(rebalance.generation),

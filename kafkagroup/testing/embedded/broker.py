@@ -96,7 +96,9 @@ __all__ = ["Incoming", "handle", "read_request", "write_response"]
 Reply = Callable[[Any], None]
 
 _HEADER = struct.Struct(">hhih")
+"""API key, version, correlation id, and the length of the client id; -1 for none."""
 _LENGTH_AND_ID = struct.Struct(">ii")
+"""The length of a response, and its correlation id."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """A valid name or version of a client's software (KIP-511)."""
 
@@ -267,8 +269,8 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     CreateTopicsRequest: _immediate(
         lambda cluster, node_id, request, caller: topics.create(cluster, request)
     ),
-    DeleteRecordsRequest: _immediate(deletions.delete_records),
     DeleteGroupsRequest: _immediate(group_requests.delete_groups),
+    DeleteRecordsRequest: _immediate(deletions.delete_records),
     DeleteTopicsRequest: _immediate(
         lambda cluster, node_id, request, caller: topics.delete(cluster, request, caller)
     ),

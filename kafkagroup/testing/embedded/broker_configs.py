@@ -49,7 +49,7 @@ def _ms(default: int, value: Callable[[BrokerSettings], float]) -> _BrokerOption
     return _BrokerOption(ConfigType.INT, str(default), lambda s: round(value(s) * 1000))
 
 
-# The defaults are Kafka's, which `BrokerSettings` does not always have.
+# The defaults are Kafka's. Some of `BrokerSettings` differ, and are described as set statically.
 _SETTINGS: Mapping[str, _BrokerOption] = {
     "auto.create.topics.enable": _BrokerOption(
         ConfigType.BOOLEAN, "true", lambda s: str(s.auto_create_topics).lower()
@@ -89,7 +89,8 @@ _OTHERS: Mapping[str, tuple[ConfigValue, ...]] = {
         ConfigValue("min.insync.replicas", "1", ConfigSource.DEFAULT),
     ),
 }
-"""Options of brokers that have more values than the default of the topic's option, or others."""
+"""Name -> values, of the options of brokers whose values are not just the default of the topic's
+option."""
 
 
 def broker_values(settings: BrokerSettings) -> dict[str, tuple[ConfigType, list[ConfigValue]]]:

@@ -51,7 +51,7 @@ class Node:
     node_id: int
     host: str
     port: int
-    """0 until the node listens, if the system chooses the port; -1 in a cluster without sockets."""
+    """0 until the node listens, if the system chooses the port; -1 without an `EmbeddedKafka`."""
     fetch_sessions: FetchSessions
     is_alive: bool = True
 
@@ -263,6 +263,7 @@ class Cluster:
         return frozenset(tp for offsets in pending.values() for tp in offsets)
 
     def _write_markers(self, transaction: Transaction, identity: Identity, commits: bool) -> None:
+        """End a transaction in its partitions, and commit or drop its offsets."""
         for tp in sorted(transaction.partitions):
             if (partition := self.partition(*tp)) is not None:
                 self.write_marker(partition, identity, commits=commits)

@@ -197,7 +197,7 @@ def _alter_all(cluster: Cluster, request: Any, changes: Any, result: Any) -> tup
         error, message = ErrorCode.NONE, None
         try:
             if counts[kind, name] > 1:
-                raise BrokerError(ErrorCode.INVALID_REQUEST, "a resource may appear once")
+                raise BrokerError(ErrorCode.INVALID_REQUEST, "a resource may appear only once")
             if kind != TOPIC or not name:
                 raise BrokerError(
                     ErrorCode.INVALID_REQUEST, "only the options of topics can be changed here"
@@ -216,7 +216,7 @@ def _alter_all(cluster: Cluster, request: Any, changes: Any, result: Any) -> tup
 
 def _check_names(names: Iterable[str]) -> None:
     if any(count > 1 for count in Counter(names).values()):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "an option may appear once")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "an option may appear only once")
 
 
 def _topic(cluster: Cluster, name: str) -> Topic:
@@ -262,4 +262,5 @@ def _changed_list(topic: Topic, name: str, operation: int, elements: list[str]) 
     present = split_list(topic.configs.own.get(name, option.default))
     if operation == ConfigOperation.APPEND:
         return ",".join(dict.fromkeys(present + elements))
+    # ConfigOperation.SUBTRACT: `_incremental_changes` has handled the others.
     return ",".join(element for element in present if element not in elements)

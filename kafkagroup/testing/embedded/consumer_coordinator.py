@@ -1,8 +1,8 @@
 """The coordinator of consumer groups (KIP-848): heartbeats and time go in, responses come out.
 
 `consumer_group` holds the group's state and decides which partitions a member gets; this module
-decides what a request may do, and when a silent or slow member is removed. No I/O and no clock. The
-caller has checked that this node coordinates the group.
+decides what a request may do, and when a member is removed that sends no heartbeats or does not
+revoke in time. No I/O and no clock. The caller has checked that this node coordinates the group.
 
 A group does not change its type while it has members. Source: KIP-848 and Apache Kafka 4.3.
 """
@@ -67,6 +67,7 @@ class _Change(Enum):
     PENDING = "pending"
     """It has another regular expression, which is not resolved yet."""
     EFFECTIVE = "effective"
+    """It has changed, and the group must compute a new target."""
 
 
 class ConsumerCoordinator:
@@ -262,7 +263,7 @@ class ConsumerCoordinator:
         request: ConsumerGroupHeartbeatRequest,
         now: float,
     ) -> bool:
-        """Whether to resolve the group's patterns, given the heartbeat's new one."""
+        """Whether to resolve the group's patterns. The heartbeat's replaces the member's."""
         before = {m.pattern for m in group.members.values()} - {""}
         after = {m.pattern for m in group.members.values() if m is not member} - {""}
         pattern = request.subscribed_topic_regex
@@ -311,7 +312,7 @@ class ConsumerCoordinator:
     # ------------------------------------------------------------ leaving and removal
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
-        """Handle a heartbeat by which a member leaves: temporarily in the epoch `AWAY`."""
+        """Handle a heartbeat by which a member leaves; with the epoch `AWAY`, temporarily."""
         group = self.groups.get(request.group_id)
         if group is None:
             raise _Rejected(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -443,7 +444,11 @@ class ConsumerCoordinator:
             (partition.topic_id, partition.partition): assigned_in
             for partition, assigned_in in (*member.revoking.items(), *member.assigned.items())
         }
-        return ErrorCode.NONE, lambda *place: since.get(place, epoch + 1) <= epoch
+
+        def has_owned_since(topic_id: UUID, partition: int) -> bool:
+            return since.get((topic_id, partition), epoch + 1) <= epoch
+
+        return ErrorCode.NONE, has_owned_since
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Return the error for reading committed offsets, or NONE."""
@@ -567,6 +572,7 @@ def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
     """Raise _Rejected if the request is invalid by itself."""
     epoch = request.member_epoch
     joins = epoch == 0
+    # A member leaves with the epoch -1.
     is_invalid = (
         not request.group_id
         or (not request.member_id and (version >= 1 or epoch > 0 or epoch == -1))

@@ -93,8 +93,9 @@ class ConsumerGroup:
     target_epoch: int = 1
     """The epoch for which the target was computed."""
     target: dict[str, frozenset[AssignedPartition]] = attrs.field(factory=dict)
+    """Member id -> the partitions that it is to own."""
     subscriptions: dict[str, frozenset[str]] = attrs.field(factory=dict)
-    """Member -> topics that it subscribed to when the target was computed; empty before."""
+    """Member id -> topics that it subscribed to when the target was computed; empty before."""
     assignor: str = "uniform"
     """The assignor that computed the target."""
     topics: Mapping[str, tuple[UUID, int]] = attrs.field(factory=dict)
@@ -105,6 +106,7 @@ class ConsumerGroup:
     resolved: dict[str, frozenset[str]] = attrs.field(factory=dict)
     """Regular expression -> the topics that it matched when it was resolved."""
     resolved_at: float = float("-inf")
+    """When the regular expressions were last resolved."""
     resolved_creations: int = 0
     """How many topics had been created until then."""
     members: dict[str, ConsumerMember] = attrs.field(factory=dict)
@@ -265,6 +267,8 @@ class ConsumerGroup:
         owned: Collection[AssignedPartition] | None,
         subscribed_ids: Collection[UUID],
     ) -> None:
+        """Let the member revoke what its target does not have. If it need not, assign to it what no
+        other member holds, in the epoch of the target."""
         # Kafka finds the target of a static member by the instance id. A heartbeat that makes a
         # member static finds none, unless it computes one.
         is_noted = member.instance_id is None or member.instance_id in self.static_ids

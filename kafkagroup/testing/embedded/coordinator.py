@@ -387,8 +387,8 @@ class ClassicCoordinator:
     ) -> ErrorCode:
         """Return the error for this commit, or NONE. A valid commit extends the member's session.
 
-        A commit that is `transactional` does not. It is valid also during a rebalance, and without
-        a membership in a group that has members.
+        A `transactional` commit does not extend it. Such a commit is valid also during a rebalance,
+        and without a membership in a group that has members.
         """
         group = self.groups.get(group_id)
         if group is None:

@@ -1,5 +1,5 @@
-"""Injected faults: rules, of which the oldest that applies to a request, or to the entry of one
-partition in its response, takes effect."""
+"""Injected faults. Each is a rule, which applies to requests, or to the entry of one partition in
+their responses. If several rules apply, the oldest one takes effect."""
 
 from __future__ import annotations
 

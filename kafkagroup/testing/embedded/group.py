@@ -42,6 +42,7 @@ _MOVES = {
     GroupState.COMPLETING_REBALANCE: {GroupState.STABLE, GroupState.PREPARING_REBALANCE},
     GroupState.STABLE: {GroupState.PREPARING_REBALANCE},
 }
+"""State -> the states that may follow."""
 
 
 @attrs.define(eq=False)
@@ -61,7 +62,8 @@ class Member:
     """In the member's order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """In its first rebalance: its session may expire even while its join is pending."""
+    """Whether the member is in its first rebalance: its session may then expire even while its join
+    is pending."""
     awaiting_join: Callable[[JoinGroupResponse], None] | None = None
     """Answers the pending JoinGroup."""
     awaiting_sync: Callable[[SyncGroupResponse], None] | None = None
@@ -197,7 +199,7 @@ class ClassicGroup:
         return new
 
     def elect_joined_leader(self) -> bool:
-        """Keep a leader that has joined, else elect a member that has. False if none has."""
+        """Keep a leader that has joined, else elect a member that has. Return False if none has."""
         joined = [m.member_id for m in self.members.values() if m.awaiting_join]
         if joined and self.leader not in joined:
             self.leader = joined[0]

@@ -22,6 +22,7 @@ COORDINATOR_TOPICS: Mapping[int, str] = {
 """Type of coordinator -> its topic."""
 
 _PARTITIONS = 50
+"""Kafka's default for both."""
 _CONFIGS: Mapping[int, Mapping[str, str]] = {
     _GROUP: {
         "cleanup.policy": "compact",
@@ -36,6 +37,7 @@ _CONFIGS: Mapping[int, Mapping[str, str]] = {
         "unclean.leader.election.enable": "false",
     },
 }
+"""Type of coordinator -> the options of its topic, as Kafka sets them."""
 
 
 def is_internal(topic: str) -> bool:

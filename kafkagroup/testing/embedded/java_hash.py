@@ -15,8 +15,9 @@ __all__ = ["bucket", "java_hash"]
 def java_hash(text: str) -> int:
     """Return `text.hashCode()` of Java, as an unsigned number."""
     value = 0
-    units = text.encode("utf-16-be")
-    for high, low in zip(units[::2], units[1::2], strict=True):
+    encoded = text.encode("utf-16-be")
+    # Two bytes are a `char` of Java.
+    for high, low in zip(encoded[::2], encoded[1::2], strict=True):
         value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
     return value
 

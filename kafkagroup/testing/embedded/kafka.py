@@ -117,7 +117,8 @@ class EmbeddedKafka:
         self._next_partition = 0
         self._task_group: anyio.abc.TaskGroup | None = None
         self._portal: BlockingPortal | None = None
-        self._thread: ExitStack | None = None
+        self._thread_stack: ExitStack | None = None
+        """Stops the cluster and ends its own thread; None unless `start` was called."""
         for node in self._cluster.nodes.values():
             node.host = host if listen else f"kafka-{node.node_id}"
             if listen:
@@ -173,20 +174,20 @@ class EmbeddedKafka:
 
     def start(self) -> Self:
         """Run in its own thread until `stop`."""
-        if self._thread is not None:
+        if self._thread_stack is not None:
             raise IllegalStateError("this EmbeddedKafka runs already")
         with ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal())
             stack.enter_context(portal.wrap_async_context_manager(self))
             self._portal = portal
-            self._thread = stack.pop_all()
+            self._thread_stack = stack.pop_all()
         return self
 
     def stop(self) -> None:
         """Close all connections and end the thread. The logs can still be read."""
-        thread, self._thread, self._portal = self._thread, None, None
-        if thread is not None:
-            thread.close()
+        stack, self._thread_stack, self._portal = self._thread_stack, None, None
+        if stack is not None:
+            stack.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -296,7 +297,7 @@ class EmbeddedKafka:
     ) -> tuple[TopicPartition, ...]:
         """Append records, to one partition or round-robin; return the partition of each record.
 
-        One batch per partition. Records without a timestamp get the time of `wall`.
+        Each partition gets one batch. Records without a timestamp get the time of `wall`.
         """
         now_ms = int(self._wall() * 1000)
         batches: dict[int, list[NewRecord]] = {}

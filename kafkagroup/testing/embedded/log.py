@@ -112,6 +112,7 @@ class PartitionLog:
         return b"".join(chunks)[:max_bytes]
 
     def _from(self, offset: int) -> Iterator[RecordBatch]:
+        """Return the batches from the one that contains `offset` on."""
         first = bisect_right(self._batches, offset, key=lambda b: b.last_offset + 1)
         return iter(self._batches[first:])
 
@@ -170,7 +171,7 @@ class PartitionLog:
         A batch that contains `offset` is deleted as a whole.
         """
         self._batches = [b for b in self._batches if b.last_offset < offset]
-        self.end = self._batches[-1].next_offset if self._batches else min(self.end, self.start)
+        self.end = self._batches[-1].next_offset if self._batches else self.start
         self.producers.rebuild(self._batches)
         kept = [e for e in self._epochs if e[1] < self.end]
         self._epochs = kept or [(self.epoch, self.end)]

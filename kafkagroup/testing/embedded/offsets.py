@@ -130,6 +130,7 @@ def check_commit_in_transaction(
     """Return the error for a member's commit in a transaction, or NONE."""
     group_id, generation = request.group_id, request.generation_id
     if group_id in cluster.consumer_coordinator.groups:
+        # Not `caller.version`: that is a version of TxnOffsetCommit.
         error, _ = cluster.consumer_coordinator.check_commit(
             group_id, request.member_id, generation, _FIRST_VERSION_WITH_EPOCHS
         )
@@ -223,7 +224,7 @@ def fetch(
     """Return committed offsets: up to v7 for one group, from v8 for several."""
     if caller.version >= 8:
         groups = (
-            _fetch_group(cluster, node_id, group, caller, stable=request.require_stable)
+            _fetch_group(cluster, node_id, group, caller, require_stable=request.require_stable)
             for group in request.groups
         )
         return OffsetFetchResponse(groups=tuple(groups))
@@ -239,8 +240,8 @@ def fetch(
             for t in topics
         ),
     )
-    stable = request.require_stable
-    group = _fetch_group(cluster, node_id, requested, caller, stable=stable)
+    require_stable = request.require_stable
+    group = _fetch_group(cluster, node_id, requested, caller, require_stable=require_stable)
     return OffsetFetchResponse(
         topics=tuple(
             OffsetFetchResponseTopic(
@@ -268,7 +269,7 @@ def _fetch_group(
     requested: OffsetFetchRequestGroup,
     caller: Caller,
     *,
-    stable: bool,
+    require_stable: bool,
 ) -> OffsetFetchResponseGroup:
     if cluster.coordinator_of(requested.group_id) != node_id:
         return OffsetFetchResponseGroup(
@@ -281,7 +282,7 @@ def _fetch_group(
         if error:
             return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error)
     committed = cluster.offsets.get(requested.group_id, {})
-    unstable = cluster.unstable_partitions(requested.group_id) if stable else frozenset()
+    unstable = cluster.unstable_partitions(requested.group_id) if require_stable else frozenset()
     by_id = caller.version >= 10
     if requested.topics is None:
         names = dict.fromkeys(tp.topic for tp in committed)
@@ -328,6 +329,7 @@ def _fetch_group(
 def _refused_as_unstable(
     name: str, partitions: Iterable[int], unstable: Collection[TopicPartition]
 ) -> dict[int, int]:
+    """Return the error codes of partitions with offsets of an open transaction, by number."""
     return {
         index: ErrorCode.UNSTABLE_OFFSET_COMMIT
         for index in partitions
@@ -342,6 +344,7 @@ def _fetched_topic(
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     refusals: Mapping[int, int],
 ) -> OffsetFetchResponseTopics:
+    """Return the entry of a topic. `refusals`: partition number -> error code."""
     found = ((index, committed.get(TopicPartition(name, index))) for index in partitions)
     return OffsetFetchResponseTopics(
         name=name,

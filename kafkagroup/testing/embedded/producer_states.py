@@ -21,7 +21,8 @@ from kafkagroup.wire.records import ControlType, RecordBatch
 __all__ = ["Check", "ProducerState", "ProducerStates"]
 
 _KEPT_BATCHES = 5
-"""The batches of a producer among which a repeated one is found: as many as may be in flight."""
+"""How many batches of a producer are kept, to recognise a repeated one: as many as may be in
+flight."""
 _MAX_SEQUENCE = 2**31 - 1
 
 
@@ -90,7 +91,7 @@ class ProducerStates:
             # Else they would have expired, and the next batch of each would be out of order.
             known.seen_at = seen_at.get(producer_id, known.seen_at)
 
-    # ------------------------------------------------------------ before an append
+    # ------------------------------------------------------------ checks before an append
 
     def check(self, batch: RecordBatch, *, any_first_sequence: bool, begins_at_zero: bool) -> Check:
         """Return whether a client may append this batch.
@@ -130,6 +131,8 @@ class ProducerStates:
             return ErrorCode.TRANSACTION_COORDINATOR_FENCED
         return ErrorCode.NONE
 
+    # ------------------------------------------------------------ changes
+
     def note_marker(self, producer_id: int, coordinator_epoch: int) -> None:
         """Note which coordinator has written the producer's last marker."""
         self._producers[producer_id].coordinator_epoch = coordinator_epoch
@@ -143,8 +146,6 @@ class ProducerStates:
         for producer_id, known in tuple(self._producers.items()):
             if known.seen_at < before and known.open_from is None:
                 del self._producers[producer_id]
-
-    # ------------------------------------------------------------ after an append
 
     def on_append(self, batch: RecordBatch) -> None:
         """Note an appended batch."""

@@ -103,6 +103,7 @@ class _FetchAttempt:
     bytes_left: int
     """Bytes that may still be added to the response."""
     size: int = 0
+    """Bytes that were added."""
     readable_count: int = 0
     """Partitions that this node could read."""
     must_answer_now: bool = False
@@ -144,6 +145,7 @@ def fetch(
     def on_timeout(_now: float) -> None:
         try_to_answer(is_last=True)
 
+    # Both are registered before the first attempt, which removes them if it answers.
     cluster.fetch_callbacks[key] = lambda: try_to_answer(is_last=False)
     cluster.timers.schedule(key, caller.now + request.max_wait_ms / 1000, on_timeout)
     try_to_answer(is_last=request.max_wait_ms <= 0)
@@ -184,6 +186,7 @@ def _read(
     requested: FetchPartition,
     attempt: _FetchAttempt,
 ) -> PartitionData:
+    """Return the entry of a partition in the response, and count it in `attempt`."""
     name = partition_id.topic
     if attempt.version >= 13:
         found = cluster.topic_by_id(partition_id.topic_id)
@@ -211,8 +214,8 @@ def _read(
     epoch, end = log.end_of_epoch(requested.last_fetched_epoch)
     checks_divergence = requested.last_fetched_epoch >= 0 and not error
     is_unknown_epoch = checks_divergence and end < 0
-    # Whether the log that was fetched differs from this one after that epoch, even if this log
-    # contains the offset.
+    # Whether the log that the client has read differs from this one after `last_fetched_epoch`,
+    # even if this log contains `fetch_offset`.
     has_diverged = checks_divergence and (
         epoch != requested.last_fetched_epoch or end < requested.fetch_offset
     )

@@ -1,8 +1,9 @@
-"""Check what a client writes: the records of a batch, also by the options of their topic (KIP-467).
+"""Check the records of a batch that a client writes, also against the options of their topic. Each
+invalid record is reported (KIP-467).
 
 The time of the append is set here, too.
-Source: the validator of Apache Kafka 4.3. Like it, these checks decode every record, and leave
-offsets within the batch alone.
+Source: the validator of Apache Kafka 4.3. Like it, these checks decode every record, and do not
+check the offsets of records within the batch.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class RecordErrors:
     code: ErrorCode = ErrorCode.NONE
     """Of the batch, which is refused as a whole; NONE if every record is valid."""
     records: tuple[BatchIndexAndErrorMessage, ...] = ()
+    """One error for each invalid record; none if the batch itself is invalid."""
 
     @property
     def message(self) -> str | None:
@@ -77,6 +79,7 @@ def check_records(
     for index, record in enumerate(records):
         wrong_key, wrong_time = check.wrong_key(record), check.wrong_time(record)
         if wrong_time is not None and wrong_key is None:
+            # As in Kafka, one invalid timestamp decides the code of the batch.
             code = ErrorCode.INVALID_TIMESTAMP
         if (problem := wrong_key or wrong_time) is not None:
             errors.append(
@@ -94,6 +97,7 @@ class _RecordCheck:
     tp: TopicPartition
     earliest: int | None
     latest: int | None
+    """The first and last valid timestamp, in milliseconds; None without a limit."""
 
     def wrong_key(self, record: Record) -> str | None:
         if record.key is not None or not self.configs.is_compacted:

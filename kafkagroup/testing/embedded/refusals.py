@@ -563,3 +563,5 @@ _REFUSALS: dict[type, Callable[[Any, int, int], Any]] = {
     transactions.InitProducerIdRequest: _init_producer_id,
     transactions.TxnOffsetCommitRequest: _commit_in_transaction,
 }
+"""Request class -> function of a request, an error code and a version, which returns the
+response."""

@@ -59,7 +59,8 @@ class Accounts:
         token_user: TokenUser | None = None,
     ) -> None:
         """`users` maps names to passwords, for `mechanisms`. With `token_user`, OAUTHBEARER is
-        offered, too. Raises: ConfigurationError for an unknown mechanism."""
+        offered, too. `seed` determines salts and nonces. Raises: ConfigurationError for an unknown
+        mechanism, and if there is none."""
         unknown = [name for name in mechanisms if name not in MECHANISMS]
         if unknown or not (mechanisms or token_user):
             raise ConfigurationError(
@@ -67,7 +68,9 @@ class Accounts:
             )
         self._token_user = token_user
         self.mechanisms = (*mechanisms, *(["OAUTHBEARER"] if token_user else []))
+        """All that clients are offered."""
         self.session_lifetime = settings.connections_max_reauth
+        """In seconds; 0: unlimited."""
         self._random = Random(seed)
         self._passwords = dict(users)
         self._secrets = {
@@ -134,9 +137,10 @@ class _Stage(Enum):
     GREETING = auto()
     """Waits for ApiVersions or SaslHandshake."""
     HANDSHAKE = auto()
-    """Waits for SaslHandshake; Kafka answers ApiVersions only once."""
+    """Waits for SaslHandshake, after ApiVersions in a supported version. As in Kafka, another
+    ApiVersions closes the connection."""
     TOKENS = auto()
-    """Exchanges the mechanism's messages."""
+    """Exchanges the messages of the mechanism, which Kafka calls tokens."""
     WRONG_MECHANISM = auto()
     """Closes at the next message: a re-authentication must use the same mechanism."""
     OPEN = auto()
@@ -178,6 +182,7 @@ class SaslAuthenticator:
             case _Stage.GREETING | _Stage.HANDSHAKE if isinstance(request, SaslHandshakeRequest):
                 return self._handshake(request, incoming.version)
             case _Stage.GREETING if isinstance(request, ApiVersionsRequest):
+                # In another version the response is an error, and the client sends it again.
                 if incoming.version in request.versions:
                     self._stage = _Stage.HANDSHAKE
                 return None

@@ -91,7 +91,7 @@ class _Reader:
         self._stream = stream
         self._buffer = bytearray()
 
-    async def exactly(self, size: int) -> bytes:
+    async def receive_exactly(self, size: int) -> bytes:
         """Return exactly `size` bytes. Raises: what the stream raises at its end."""
         while len(self._buffer) < size:
             self._buffer += await self._stream.receive()
@@ -119,10 +119,12 @@ class Server:
         self._connection_count = 0
         self._scopes: dict[int, dict[anyio.CancelScope, None]] = {n: {} for n in cluster.nodes}
         """Node -> the scopes of its listener and its connections, which `kill` cancels."""
-        # By node, only for nodes that have a listener.
         self._restarted: dict[int, anyio.Event] = {}
-        self._listening: dict[int, anyio.Event] = {}
+        """Node -> set by `restart`. Only nodes that have a listener are here and in `_stopped`."""
         self._stopped: dict[int, anyio.Event] = {}
+        """Node -> set when its listener is closed."""
+        self._listening: dict[int, anyio.Event] = {}
+        """Node that was killed -> set when it listens again."""
         self.seen: deque[Seen] = deque(maxlen=10_000)
         """The last 10,000 requests, oldest first."""
 
@@ -215,13 +217,13 @@ class Server:
         reader = _Reader(connection.stream)
         limit = self._cluster.settings.max_request_bytes
         while True:
-            (size,) = _LENGTH.unpack(await reader.exactly(_LENGTH.size))
+            (size,) = _LENGTH.unpack(await reader.receive_exactly(_LENGTH.size))
             is_authenticated = (
                 connection.authenticator is None or connection.authenticator.is_authenticated
             )
             if not 0 <= size <= (limit if is_authenticated else MAX_REQUEST_BYTES):
                 return
-            incoming = read_request(await reader.exactly(size))
+            incoming = read_request(await reader.receive_exactly(size))
             # A connection task of a killed node may run once more before its cancellation arrives.
             if not self._cluster.nodes[connection.node_id].is_alive or not await self._answer(
                 connection, incoming
@@ -247,7 +249,7 @@ class Server:
             self._execute_later(connection, incoming, anyio.current_time() + action.seconds)
             return False
         must_close = False
-        if isinstance(action, int):
+        if isinstance(action, int):  # an error code
             response = refuse(request, action, incoming.version)
             # Kafka closes the connection after a failed authentication.
             must_close = isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest)
@@ -271,18 +273,21 @@ class Server:
                     await connection.stream.receive()  # raises when the client disconnects
             case Throttle() if hasattr(response, "throttle_time_ms"):
                 response = evolve(response, throttle_time_ms=round(action.seconds * 1000))
-        # Simulated runs replace `handle` by a function that may respond with None: no response.
+        # There is no response if the authenticator only closes the connection, or if `handle`
+        # responds with None: simulated runs replace it by a function that does.
         if response is None:
             return not must_close
         if isinstance(request, ProduceRequest) and request.acks == 0:
             must_close = must_close or has_errors(response)
         else:
             await connection.stream.send(write_response(incoming, response))
-        if isinstance(action, Throttle):
+        if isinstance(action, Throttle):  # after the response, as brokers do since KIP-219
             await anyio.sleep(action.seconds)
         return not must_close
 
     def _execute_later(self, connection: _Connection, incoming: Incoming, at: float) -> None:
+        """Execute a request at the time `at`, and drop the response."""
+
         def execute(now: float) -> None:
             if self._cluster.nodes[connection.node_id].is_alive:
                 ignore: list[Any] = []
@@ -293,6 +298,7 @@ class Server:
         self._cluster.timers.schedule(object(), at, execute)
 
     async def _execute(self, connection: _Connection, incoming: Incoming) -> Any:
+        """Execute a request, and return the response once it is no longer pending."""
         results: list[Any] = []
         pending: anyio.Event | None = None
 

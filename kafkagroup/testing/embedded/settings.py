@@ -9,7 +9,7 @@ __all__ = ["BrokerSettings"]
 
 @attrs.frozen
 class BrokerSettings:
-    """Options of every node of an `EmbeddedKafka`. Kafka's default is named where it is another."""
+    """Options of every node of an `EmbeddedKafka`. Kafka's default is named where it differs."""
 
     auto_create_topics: bool = False
     """Whether a Metadata request for an unknown topic creates it. Kafka: True."""
@@ -42,6 +42,7 @@ class BrokerSettings:
     group_new_member_join_timeout: float = 300.0
     """The longest that a JoinGroup of a new member stays pending."""
     offset_metadata_max_bytes: int = 4096
+    """The longest metadata of a committed offset; as in Kafka, characters are counted."""
     max_incremental_fetch_session_cache_slots: int = 1000
     """Fetch sessions per node; 0 disables them."""
     connections_max_reauth: float = 0.0

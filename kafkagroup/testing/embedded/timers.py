@@ -20,6 +20,7 @@ class Timers:
 
     def __init__(self) -> None:
         self._due: dict[Hashable, tuple[float, int, Action]] = {}
+        """Key -> deadline, sequence number of the call that scheduled it, action."""
         self._sequence = 0
         self.on_earlier: Callable[[], None] = lambda: None
         """Called when the next deadline moves earlier, to wake a task that sleeps until the old
@@ -59,7 +60,7 @@ def _without_rounding_errors(moment: float) -> float:
 
 def elapsed_ms(since: float, now: float) -> float:
     """Return the whole milliseconds between two moments, as a broker's clock counts them; infinite
-    if `since` is -inf. In seconds, rounding can make the sum of a moment and an interval slightly
-    larger than a moment that is equal in milliseconds."""
+    if `since` is -inf. In seconds, a rounding error can put the sum of a moment and an interval
+    slightly after the very moment at which the interval is over."""
     elapsed = now - since
     return elapsed if math.isinf(elapsed) else round(elapsed * 1000)

@@ -63,7 +63,7 @@ _Result = TypeVar("_Result")
 
 
 def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> MetadataResponse:
-    """Return the live nodes, and the requested topics, or all."""
+    """Return the live nodes, and the requested topics or all topics."""
     requested = request.topics
     if requested is None or (caller.version == 0 and not requested):
         topics = [_described_topic(cluster, topic) for topic in cluster.topics.values()]
@@ -157,7 +157,7 @@ def find_coordinator(
     found = find_one(request.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,
-        error_message=found.error_message or "NONE",
+        error_message=found.error_message or "NONE",  # as in Kafka
         node_id=found.node_id,
         host=found.host,
         port=found.port,

@@ -37,14 +37,14 @@ _STATES = frozenset(state.value for state in TransactionState)
 _OTHER_STATES = ("Dead", "PrepareEpochFence")
 """States that only Kafka has; filters may name them."""
 
-_ENDS_EPOCH = 2
-"""The transaction version in which each transaction ends an epoch."""
+_TV_2 = 2
+"""The first transaction version in which each transaction ends an epoch: Kafka's TV_2."""
 
 
 def list_transactions(
     cluster: Cluster, node_id: int, request: ListTransactionsRequest, caller: Caller
 ) -> ListTransactionsResponse:
-    """List the transactional ids that this node coordinates, by their filters."""
+    """List the transactional ids that this node coordinates and the request's filters select."""
     unknown = sorted({*request.state_filters} - {*_STATES, *_OTHER_STATES})
     try:
         pattern = re.compile(request.transactional_id_pattern or ".*", re.DOTALL)
@@ -83,8 +83,9 @@ def list_transactions(
 
 
 def _began_before(one: Transaction, duration_ms: int, now: float) -> bool:
-    """Whether a transaction began more than `duration_ms` ago. As in Kafka, it may have ended, and
-    an id without a transaction since its last InitProducerId always counts."""
+    """Whether a transaction began more than `duration_ms` ago; a negative value selects all. As in
+    Kafka, the transaction may have ended, and an id without a transaction since its last
+    InitProducerId is always selected."""
     if duration_ms < 0 or one.state is TransactionState.EMPTY:
         return True
     return (now - one.started_at) * 1000 > duration_ms
@@ -177,7 +178,7 @@ def write_markers(
                 marker.producer_id,
                 marker.producer_epoch,
                 marker.coordinator_epoch,
-                ends_epoch=marker.transaction_version >= _ENDS_EPOCH,
+                ends_epoch=marker.transaction_version >= _TV_2,
             )
         if partition is not None and not code:
             identity = Identity(marker.producer_id, marker.producer_epoch)

@@ -71,8 +71,8 @@ def _init_producer_id(
 def add_partitions(
     cluster: Cluster, node_id: int, request: AddPartitionsToTxnRequest, caller: Caller
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to transactions: up to version 3 to one, from 4 on to several, as brokers do
-    that verify what producers write."""
+    """Add partitions to transactions: up to version 3 to one. From version 4 on, which is for
+    brokers, add them to several, or verify that they were added."""
     if caller.version < 4:
         results = _add_to_one(
             cluster,

@@ -71,6 +71,7 @@ class Transaction:
     groups: set[str] = attrs.field(factory=set)
     """The groups whose offsets are committed with it."""
     started_at: float = -1.0
+    """When the last transaction began, on the clock of the callers; -1 if there was none."""
 
 
 WriteMarkers = Callable[[Transaction, Identity, bool], None]
@@ -124,6 +125,8 @@ class TransactionCoordinator:
         return ErrorCode.NONE, found.identity
 
     def _bump(self, found: Transaction, expected: Identity) -> ErrorCode:
+        """Give a transactional id its next identity, unless `expected` is the one before the
+        present one. Return PRODUCER_FENCED if it is neither of them."""
         identity, is_new = found.identity, expected == NO_IDENTITY
         if identity.is_exhausted and (is_new or expected.epoch == identity.epoch):
             found.previous_producer_id = identity.producer_id
@@ -210,7 +213,7 @@ class TransactionCoordinator:
     ) -> tuple[ErrorCode, Identity]:
         """Commit or abort; return the identity of the next transaction.
 
-        `ends_epoch`: whether the client expects that: EndTxn from version 5 on.
+        `ends_epoch`: whether the transaction ends its epoch, as with EndTxn from version 5 on.
         """
         found = self.transactions.get(transactional_id)
         if not transactional_id:
@@ -236,6 +239,7 @@ class TransactionCoordinator:
         self._end(found, now, commits=False, ends_epoch=False)
 
     def _end(self, found: Transaction, now: float, *, commits: bool, ends_epoch: bool) -> None:
+        """Prepare the end, and write the markers at once or after `transaction_marker_delay`."""
         self._timers.cancel(("transaction", found.transactional_id))
         marker, following = found.identity, found.identity
         if ends_epoch:
@@ -321,11 +325,11 @@ def _end_error(
     if state is TransactionState.ONGOING:
         return None
     if state is TransactionState.EMPTY:
-        # From version 2 on a transaction is begun by its first record, which may have failed.
+        # From transaction version 2 on the first record begins a transaction, and may have failed.
         return None if ends_epoch and not commits else invalid
     committed = state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
     if state in _PREPARED:
         return ErrorCode.CONCURRENT_TRANSACTIONS if commits == committed else invalid
     if not ends_epoch or is_retry:
         return ErrorCode.NONE if commits == committed else invalid
-    return invalid if commits else None
+    return invalid if commits else None  # as for EMPTY

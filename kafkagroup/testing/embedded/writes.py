@@ -32,7 +32,7 @@ __all__ = ["has_errors", "produce"]
 
 _HAS_ABORTABLE = 11
 """The first version of Produce that has TRANSACTION_ABORTABLE."""
-_ENDS_EPOCH = 12
+_ADDS_PARTITIONS = 12
 """The first version of Produce in which a partition's first batch adds the partition to the
 transaction, and begins the transaction if needed (KIP-890)."""
 _MAGIC = 2
@@ -160,7 +160,7 @@ def _ensure_in_transaction(
     batch: RecordBatch,
     caller: Caller,
 ) -> ErrorCode:
-    """Add the partition to the transaction of a batch that is the transaction's first one there.
+    """Add the partition to its transaction, if the batch is the transaction's first one in it.
 
     This comes before all checks of the batch: a transaction may consist of records that were
     refused.
@@ -198,7 +198,7 @@ def _check_producer(
     return producers.check(
         batch,
         any_first_sequence=settings.any_first_sequence,
-        begins_at_zero=batch.is_transactional and caller.version >= _ENDS_EPOCH,
+        begins_at_zero=batch.is_transactional and caller.version >= _ADDS_PARTITIONS,
     )
 
 
@@ -209,13 +209,13 @@ def _join_transaction(
     batch: RecordBatch,
     caller: Caller,
 ) -> ErrorCode:
-    """Add the partition to the transaction of a first batch, or, before version 2, check that it
-    was added (KIP-890)."""
+    """Add the partition to the transaction, or, below transaction version 2, check that it was
+    added (KIP-890)."""
     if transactional_id is None:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     identity = Identity(batch.producer_id, batch.producer_epoch)
     transactions = cluster.transaction_coordinator
-    if caller.version >= _ENDS_EPOCH:
+    if caller.version >= _ADDS_PARTITIONS:
         error = transactions.add(transactional_id, identity, caller.now, partitions=[tp])
     else:
         error = transactions.verify(transactional_id, identity, partition=tp)

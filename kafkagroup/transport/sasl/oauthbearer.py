@@ -38,6 +38,7 @@ class Token:
 
     def __init__(self, value: str | Secret, extensions: Mapping[str, str] | None = None) -> None:
         value = Secret(value)  # before anything can fail: a traceback may show variables
+        # mypy does not know this method, which attrs generates beside an `__init__`.
         self.__attrs_init__(value, dict(extensions or {}))  # type: ignore[attr-defined]
 
     def __attrs_post_init__(self) -> None:

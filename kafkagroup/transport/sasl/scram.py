@@ -27,7 +27,7 @@ HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """Mechanism -> the name of its hash in `hashlib`."""
 
 MIN_ITERATIONS = 4_096
-"""RFC 7677, section 4: with fewer iterations, a listener could guess the password more easily."""
+"""RFC 7677, section 4: with fewer, an eavesdropper could guess the password more easily."""
 
 MAX_ITERATIONS = 1_000_000
 """Less than a second of one core; Kafka's own tools take 4,096 by default."""
@@ -93,9 +93,9 @@ class Conversation:
                 f"the server's salt has {len(salt)} bytes; expected 1 to {MAX_SALT_BYTES}"
             )
         # The digits are counted first: converting very many of them takes long, or raises.
-        digits = iterations_text.isascii() and iterations_text.isdecimal()
-        valid = digits and len(iterations_text) <= len(str(MAX_ITERATIONS))
-        iterations = int(iterations_text) if valid else -1
+        is_decimal = iterations_text.isascii() and iterations_text.isdecimal()
+        is_short = len(iterations_text) <= len(str(MAX_ITERATIONS))
+        iterations = int(iterations_text) if is_decimal and is_short else -1
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise AuthenticationError(
                 f"the server asks for {escaped(iterations_text, 20)} iterations;"
@@ -130,7 +130,8 @@ class Conversation:
             raise AuthenticationError(f"the server refuses: {escaped(text[2:])}", is_refusal=True)
         (signature,) = _attributes(text, "v")
         expected = b"" if self._expected is None else bytes.fromhex(self._expected.reveal())
-        # In constant time: the duration must not reveal how much of a guess was right.
+        # Nothing is expected before `final`. In constant time: the duration must not reveal how
+        # much of a guess was right.
         if not expected or not hmac.compare_digest(_decoded(signature), expected):
             raise AuthenticationError(
                 "the server does not know the password: it is not the broker that it claims to be"

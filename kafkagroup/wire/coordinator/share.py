@@ -1,4 +1,4 @@
-"""Share groups (KIP-932): members and assignments. Their offsets are in another topic.
+"""Share groups (KIP-932): members and assignments. Their offsets are in `__share_group_state`.
 
 The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """

@@ -1,4 +1,4 @@
-"""Topics: create, delete and add partitions.
+"""Create and delete topics, and add partitions to them.
 
 The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """

@@ -131,6 +131,8 @@ class ForgottenTopic:
 
 @message(1, "4-18", flexible="12+")
 class FetchRequest(Request[FetchResponse]):
+    """Not a `LookUp`: a Fetch changes its fetch session (KIP-227)."""
+
     response = FetchResponse
 
     cluster_id: str | None = field(

@@ -175,6 +175,7 @@ class DescribedGroup:
     protocol_data: str = field(STRING)
     members: tuple[DescribedGroupMember, ...] = field(array(DescribedGroupMember))
     authorized_operations: int = field(INT32, "3+", default=-(2**31))
+    """A bit field; the default means that it was not requested."""
 
 
 @message(15, "0-6", flexible="5+")

@@ -98,6 +98,7 @@ class MetadataResponseTopic:
         array(MetadataResponsePartition, as_rows=True)
     )
     topic_authorized_operations: int = field(INT32, "8+", default=-(2**31))
+    """A bit field; the default means that it was not requested."""
 
 
 @message(3, "0-13", flexible="9+")
@@ -108,6 +109,7 @@ class MetadataResponse:
     controller_id: int = field(INT32, "1+", default=-1, ignorable=True)
     topics: tuple[MetadataResponseTopic, ...] = field(array(MetadataResponseTopic))
     cluster_authorized_operations: int = field(INT32, "8-10", default=-(2**31))
+    """A bit field; the default means that it was not requested."""
     error_code: int = field(INT16, "13+", default=0, ignorable=True)
 
 

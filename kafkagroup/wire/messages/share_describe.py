@@ -39,6 +39,7 @@ class DescribedGroup:
     assignor_name: str = field(STRING)
     members: tuple[Member, ...] = field(array(Member))
     authorized_operations: int = field(INT32, default=-(2**31))
+    """A bit field; the default means that it was not requested."""
 
 
 @message(77, "1", flexible="0+")

@@ -1,4 +1,4 @@
-"""What coordinators and partitions know of transactions and producers, and markers that end them.
+"""Describe transactions and producers, and write the markers that end transactions.
 
 The fields are those of Apache Kafka 4.3's schemas; a test compares them.
 """
