@@ -267,7 +267,11 @@ def commands() -> str:
 
 
 def _help(name: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=name, max_content_width=84, terminal_width=84)
+    # As below the program, which gives its commands `-h`. click keeps a command's help option.
+    settings = {**app.context_settings, **command.context_settings}
+    context = click.Context(
+        command, info_name=name, max_content_width=84, terminal_width=84, **settings
+    )
     return f"```text\n{command.get_help(context)}\n```\n"
 
 

@@ -220,7 +220,8 @@ def understand(arguments: list[str]) -> None:
         command, arguments = found, arguments[1:]
     if arguments == ["--help"]:
         return
-    with command.make_context(name, list(arguments)):
+    settings = {**app.context_settings, **command.context_settings}
+    with command.make_context(name, list(arguments), **settings):
         pass
 
 
