@@ -31,7 +31,7 @@ from kafkagroup.callbacks import (
 )
 from kafkagroup.consume.conversion import Conversion
 from kafkagroup.consume.delivery import Delivery
-from kafkagroup.consume.lag import behind
+from kafkagroup.consume.lag import lag_of
 from kafkagroup.consume.owned import UNKNOWN, OwnedPartition
 from kafkagroup.consume.partitions import (
     ByPartition,
@@ -103,8 +103,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             await bill(record.value)
     ```
 
-    Also `await start()` and `await stop()` on asyncio, from any task, and
-    `nursery.start(consumer.run)` on trio. One task iterates at a time.
+    On asyncio, `await start()` and `await stop()` work as well, from any task; on trio,
+    `nursery.start(consumer.run)`. One task iterates at a time.
 
     Calls take topics by name, several as arguments or in a list. They take a partition as
     `TopicPartition("orders", 0)` or `("orders", 0)`, and several as arguments or in an iterable.
@@ -275,8 +275,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 minute, until the cluster responds again; or, for a failover behind one name,
                 `"adopt"` the other cluster and forget what was known of the earlier one: a member
                 rejoins, and positions are looked up anew. Default `'raise'`.
-            close_timeout: Seconds that closing may take, including the record in flight, the commit
-                and leaving. Default `10.0`.
+            close_timeout: Seconds that closing may take, with all that it waits for. Default
+                `10.0`.
             exclude_internal_topics: Whether a pattern ignores internal topics; one that the broker
                 matches (KIP-848) may have them all the same. Default `True`; Kafka's
                 `exclude.internal.topics`.
@@ -421,7 +421,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         except NothingArrived:
             return found
         except ClosedError:
-            if was_closed or not self._running:
+            if was_closed or not self._was_started:
                 raise
             return found
         for batch in batches:
@@ -448,7 +448,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             self._engine.join()
 
     def _raise_if_not_started(self) -> None:
-        if not self._running:
+        if not self._was_started:
             raise NotStartedError("the consumer is not started; use `async with` or start()")
 
     @property
@@ -852,7 +852,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             return not_well(HealthProblem.NOT_RUNNING, fork)
         if (failure := self._session.closing.failure) is not None:
             return not_well(HealthProblem.FAILED, str(failure))
-        if not self._running or self._session.closing.has_begun:
+        if not self._was_started or self._session.closing.has_begun:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         if self._checkup is None:
             self._checkup = Checkup(self._session.loop_delay)
@@ -953,7 +953,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         for tp in sorted(assigned & self.assignment()):
             with suppress(NotAssignedError):  # a rebalance may take it meanwhile
                 positions[tp] = await self.position(tp)
-        return {tp: behind(position, ends[tp]) for tp, position in positions.items()}
+        return {tp: lag_of(position, ends[tp]) for tp, position in positions.items()}
 
     async def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Seek to the logs' starts, of these partitions or of all assigned ones. Raises:

@@ -497,8 +497,8 @@ class Election(_CoordinatedMember):
             connections_max_idle_ms: Close a connection after this time without a request, before a
                 load balancer or firewall forgets it; the next request opens another one. In
                 milliseconds; default 540,000; Kafka's `connections.max.idle.ms`.
-            close_timeout: Seconds that closing may take, including the record in flight, the commit
-                and leaving. Default `10.0`.
+            close_timeout: Seconds that closing may take, with all that it waits for. Default
+                `10.0`.
             group_instance_id: Static membership: a name that this member keeps across restarts, so
                 that a restart within the session timeout causes no rebalance. Default `None`;
                 Kafka's `group.instance.id`.
@@ -687,8 +687,8 @@ class Shards(_CoordinatedMember):
             connections_max_idle_ms: Close a connection after this time without a request, before a
                 load balancer or firewall forgets it; the next request opens another one. In
                 milliseconds; default 540,000; Kafka's `connections.max.idle.ms`.
-            close_timeout: Seconds that closing may take, including the record in flight, the commit
-                and leaving. Default `10.0`.
+            close_timeout: Seconds that closing may take, with all that it waits for. Default
+                `10.0`.
             group_instance_id: Static membership: a name that this member keeps across restarts, so
                 that a restart within the session timeout causes no rebalance. Default `None`;
                 Kafka's `group.instance.id`.

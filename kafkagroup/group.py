@@ -184,8 +184,8 @@ class GroupMember(Service):
             leave_group_on_close: Leave the group on close, so that it does not wait for the session
                 timeout; `None`: static members stay, the others leave. `True` removes a static
                 member, too (KIP-1092).
-            close_timeout: Seconds that closing may take, including the record in flight, the commit
-                and leaving. Default `10.0`.
+            close_timeout: Seconds that closing may take, with all that it waits for. Default
+                `10.0`.
         """
 
     def _set_up(
@@ -220,7 +220,7 @@ class GroupMember(Service):
             max_stall=options.rebalance_timeout,
             # A heartbeat thread extends the lease while the loop is stalled: after the stall, the
             # deadlines of scopes would be outdated. With `membership` there is no such thread.
-            timed=not is_threaded or options.membership is not None,
+            has_deadlines=not is_threaded or options.membership is not None,
             log=self._log,
         )
         self._history = History()
@@ -246,7 +246,7 @@ class GroupMember(Service):
         Raises: NotStartedError; the error that ended the membership, if one did. Iteration ends
         after `stop`.
         """
-        if not self._running:
+        if not self._was_started:
             raise _not_started()
         self._check_origin()
         queue = self._queue

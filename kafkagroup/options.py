@@ -156,7 +156,7 @@ class CommonOptions:
     close_timeout: float = seconds(
         0,
         10.0,
-        "seconds that closing may take, including the record in flight, the commit and leaving",
+        "seconds that closing may take, with all that it waits for",
     )
 
     @classmethod
@@ -683,7 +683,7 @@ class ProducerOptions(CommonOptions):
     batch_size: int = integer(
         1,
         1_000_000,
-        "the limit of a batch in bytes, before compression; a larger record has its own",
+        "the limit of a batch in bytes, before compression; a larger record has a batch of its own",
     )
     max_request_size: int = integer(
         1, 1_048_576, "the limit of a request, and so of a record, in bytes, before compression"

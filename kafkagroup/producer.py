@@ -87,7 +87,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         await producer.send("orders", b"3 apples", key=b"ann")
     ```
 
-    Also `await start()` and `await stop()` on asyncio, and `nursery.start(producer.run)` on trio.
+    On asyncio, `await start()` and `await stop()` work as well; on trio,
+    `nursery.start(producer.run)`.
     """
 
     _hot_methods = frozenset(("send_nowait",))  # `Explained` adds nothing to its calls
@@ -154,8 +155,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             linger_ms: How long a batch waits for further records before it is sent. With 0 it is
                 sent at once, and holds what arrives while the requests before it are in flight. In
                 milliseconds; default 0; Kafka's `linger.ms`.
-            batch_size: The limit of a batch in bytes, before compression; a larger record has its
-                own. Default 1,000,000; Kafka's `batch.size`.
+            batch_size: The limit of a batch in bytes, before compression; a larger record has a
+                batch of its own. Default 1,000,000; Kafka's `batch.size`.
             buffer_memory: The limit of the bytes of records that are accepted and not acknowledged;
                 beyond it `send` waits and `send_nowait` raises `BufferFullError`. Default
                 33,554,432; Kafka's `buffer.memory`.
@@ -188,8 +189,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 minute, until the cluster responds again; or, for a failover behind one name,
                 `"adopt"` the other cluster and forget what was known of the earlier one: a member
                 rejoins, and positions are looked up anew. Default `'raise'`.
-            close_timeout: Seconds that closing may take, including the record in flight, the commit
-                and leaving. Default `10.0`.
+            close_timeout: Seconds that closing may take, with all that it waits for. Default
+                `10.0`.
         """
 
     def _set_up(self, options: ProducerOptions) -> None:
@@ -715,7 +716,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Wait until every record that was accepted so far is written, or has failed: at most
         `delivery_timeout_ms`. What lingers is sent at once.
 
-        Raises: NotWrittenError for failures that were not awaited, with their number, once.
+        Raises: NotWrittenError, for all failures that were not awaited before, with their number;
+        the next call does not raise it again.
         """
         self._check_open()
         assert self._sender is not None

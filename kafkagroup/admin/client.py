@@ -72,7 +72,8 @@ class Admin(CallingService):
         print(group.state, [member.host for member in group.members])
     ```
 
-    Also `await start()` and `await stop()` on asyncio, and `nursery.start(admin.run)` on trio.
+    On asyncio, `await start()` and `await stop()` work as well; on trio,
+    `nursery.start(admin.run)`.
     """
 
     @takes_options(AdminOptions)
@@ -116,8 +117,8 @@ class Admin(CallingService):
             connections_max_idle_ms: Close a connection after this time without a request, before a
                 load balancer or firewall forgets it; the next request opens another one. In
                 milliseconds; default 540,000; Kafka's `connections.max.idle.ms`.
-            close_timeout: Seconds that closing may take, including the record in flight, the commit
-                and leaving. Default `10.0`.
+            close_timeout: Seconds that closing may take, with all that it waits for. Default
+                `10.0`.
         """
 
     def _set_up(self, options: AdminOptions) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from kafkagroup.admin.spec import topics_metadata
-from kafkagroup.consume.lag import age, behind, first_timestamp
+from kafkagroup.consume.lag import age_of, first_timestamp, lag_of
 from kafkagroup.errors import BrokerError, KafkaGroupError, RemoteProtocolError, broker_error
 from kafkagroup.runtime.client.calls import RetriedCalls
 from kafkagroup.runtime.offsets.log_offsets import LogOffsets
@@ -74,7 +74,7 @@ async def measure(
         stamps = await _timestamps(calls, sorted(waiting))
     now = time.time()
     ages_or_reasons = {
-        key: str(stamp) if isinstance(stamp, KafkaGroupError) else age(stamp, now)
+        key: str(stamp) if isinstance(stamp, KafkaGroupError) else age_of(stamp, now)
         for key, stamp in stamps.items()
     }
 
@@ -91,7 +91,7 @@ async def measure(
             committed=committed,
             start=start,
             end=end,
-            lag=behind(first, end),
+            lag=lag_of(first, end),
             seconds=None if isinstance(age_or_reason, str) else age_or_reason,
             reason=age_or_reason if isinstance(age_or_reason, str) else None,
         )

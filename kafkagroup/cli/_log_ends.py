@@ -67,7 +67,8 @@ class LogEnds:
         return not unread.keys() - self._without_batch
 
     async def _add_new_partitions(self, consumer: Consumer) -> None:
-        if new := consumer.assignment() - self._ends.keys():
+        # A loop: a rebalance may assign others while these ends are looked up.
+        while new := consumer.assignment() - self._ends.keys():
             self._ends |= await consumer.end_offsets(new)
             self._next_check_at = anyio.current_time() + _STALL_TIMEOUT
 

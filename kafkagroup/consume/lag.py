@@ -9,10 +9,10 @@ from __future__ import annotations
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.records import read_batches
 
-__all__ = ["age", "behind", "first_timestamp"]
+__all__ = ["age_of", "first_timestamp", "lag_of"]
 
 
-def behind(position: int, end: int) -> int:
+def lag_of(position: int, end: int) -> int:
     """Return the number of offsets between a position and the end of its log. Never negative: the
     position may have passed an end that was fetched before it."""
     return max(0, end - position)
@@ -28,7 +28,7 @@ def first_timestamp(records: bytes | memoryview, tp: TopicPartition, offset: int
     return None
 
 
-def age(timestamp: int | None, now: float) -> float | str:
+def age_of(timestamp: int | None, now: float) -> float | str:
     """Return the seconds from `timestamp` (ms) to `now` (seconds since the epoch); if the age is
     unknown, a string that says why. `timestamp`: that of the first record at or after the committed
     offset, None if none was found."""

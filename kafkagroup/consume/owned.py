@@ -14,7 +14,7 @@ from enum import Enum
 from uuid import UUID
 
 from kafkagroup._values import define
-from kafkagroup.consume.lag import behind
+from kafkagroup.consume.lag import lag_of
 from kafkagroup.consume.progress import UNKNOWN, Progress
 from kafkagroup.consume.replica_choice import ReplicaChoice
 from kafkagroup.errors import BrokerError, NoOffsetError, OffsetOutOfRangeError
@@ -381,7 +381,7 @@ class OwnedPartition(Progress):
         position, end = self.position, self.end  # read once: `metrics` runs in other threads
         if UNKNOWN in (position, end):
             return None
-        return behind(position, end)
+        return lag_of(position, end)
 
     # ------------------------------------------------------------ refusals and back-off
 

@@ -99,7 +99,7 @@ _OF_MEMBERS = (
         lambda m: m.session_seconds_left,
     ),
     _gauge(
-        "loop_delay_seconds", "s", "How late the event loop was, at most", lambda m: m.loop_delay
+        "loop_delay_seconds", "s", "The longest delay of the event loop", lambda m: m.loop_delay
     ),
     _gauge("assigned_partitions", "", "Partitions that are owned", lambda m: m.assigned_partitions),
     Instrument(
@@ -114,8 +114,18 @@ _OF_MEMBERS = (
     _counter(
         "skipped_records", "", "Records that were skipped because they could not be deserialized"
     ),
-    _gauge("buffered_bytes", "By", "Fetched, not delivered yet", lambda m: m.buffered_bytes),
-    _gauge("fetching_bytes", "By", "At most in flight", lambda m: m.fetching_bytes),
+    _gauge(
+        "buffered_bytes",
+        "By",
+        "Bytes that were fetched and not delivered yet",
+        lambda m: m.buffered_bytes,
+    ),
+    _gauge(
+        "fetching_bytes",
+        "By",
+        "The limit of the bytes of fetch responses in flight",
+        lambda m: m.fetching_bytes,
+    ),
 )
 
 _OF_PRODUCERS = (
@@ -124,7 +134,7 @@ _OF_PRODUCERS = (
     _counter("written_bytes", "By", "Bytes of their batches, as compressed"),
     _counter("failed_records", "", "Records that were refused, or not acknowledged in time"),
     _counter("retried_batches", "", "Batches that were sent again"),
-    _gauge("unwritten_bytes", "By", "Used of buffer_memory", lambda m: m.buffered_bytes),
+    _gauge("unwritten_bytes", "By", "Bytes of buffer_memory in use", lambda m: m.buffered_bytes),
 )
 
 INSTRUMENTS = (

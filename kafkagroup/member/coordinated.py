@@ -35,21 +35,21 @@ from kafkagroup.member.vocabulary import (
 from kafkagroup.wire.error_codes import COORDINATOR_MOVED, FINAL, NOT_A_MEMBER
 from kafkagroup.wire.schema import Request
 
-__all__ = ["DRAIN_SHARE", "CoordinatedMember", "CoordinatedStep"]
+__all__ = ["DRAIN_FRACTION", "CoordinatedMember", "CoordinatedStep"]
 
-DRAIN_SHARE = 0.75
-"""The share of the rebalance timeout in which the application processes the records in flight; the
+DRAIN_FRACTION = 0.75
+"""The part of the rebalance timeout in which the application processes the records in flight; the
 rest is for the commit and the join."""
 
-_LEAVE_SHARE = 0.5
+_LEAVE_FRACTION = 0.5
 """How much of the time left for leaving one attempt may take: a coordinator that does not respond
 must not use up all of it."""
 
 _MIN_ATTEMPT = 1.0
 """Seconds that each attempt to leave gets at least."""
 
-_ATTEMPT_SHARE = 1 / 3
-"""The share of the time for a heartbeat that its first attempt may take: its connection may be
+_ATTEMPT_FRACTION = 1 / 3
+"""The part of the time for a heartbeat that its first attempt may take: its connection may be
 dead, and another attempt needs time, too. The next attempt has the rest, as the coordinator may be
 slow."""
 
@@ -375,7 +375,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         """Return the timeout of a request to leave, or of a look-up of the coordinator: a part of
         the time until `leave_by`, if there is such a limit."""
         left = self.member.leave_by - self.now
-        return min(max(left * _LEAVE_SHARE, _MIN_ATTEMPT), self.member.config.request_timeout)
+        return min(max(left * _LEAVE_FRACTION, _MIN_ATTEMPT), self.member.config.request_timeout)
 
     def _doubt(self) -> str:
         """Return why the coordinator may still count a member that could not leave."""
@@ -391,11 +391,11 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     def _attempt_timeout(self, timeout: float) -> float:
         """Return how many seconds of a heartbeat's timeout this attempt may take."""
-        return timeout if self.member.attempts else timeout * _ATTEMPT_SHARE
+        return timeout if self.member.attempts else timeout * _ATTEMPT_FRACTION
 
     def _drain_deadline(self) -> float:
         """Return when the application must have processed the records in flight."""
-        return self.now + self.member.config.rebalance_timeout * DRAIN_SHARE
+        return self.now + self.member.config.rebalance_timeout * DRAIN_FRACTION
 
     def _fenced(self) -> FencedError:
         instance = self.member.config.group_instance_id

@@ -22,7 +22,7 @@ from kafkagroup.errors import (
     LocalProtocolError,
     TransportError,
 )
-from kafkagroup.member.coordinated import DRAIN_SHARE
+from kafkagroup.member.coordinated import DRAIN_FRACTION
 from kafkagroup.member.ownership import Ownership
 from kafkagroup.member.vocabulary import (
     AssignFailed,
@@ -527,7 +527,7 @@ class _Step:
 
     def _drain_deadline(self) -> float:
         """Return when the application must have processed the records in flight."""
-        return self.now + self.member.config.rebalance_timeout * DRAIN_SHARE
+        return self.now + self.member.config.rebalance_timeout * DRAIN_FRACTION
 
     def _wake(self) -> None:
         member = self.member

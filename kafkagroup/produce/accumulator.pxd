@@ -43,7 +43,7 @@ cdef class Accumulator:
         object headers,
         long long timestamp,
         Py_ssize_t size,
-        double deadline,
+        double created_at,
     )
     @cython.locals(unplaced=UnplacedRecords)
     cdef ProduceBatch _wait_for_partitions(

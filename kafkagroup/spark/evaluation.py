@@ -58,8 +58,7 @@ def evaluate(
     has_stopped = now - last.time > last.time - first.time
     if has_stopped and ends and all(end > last.offset for end in ends):
         return Status.STOP
-    went_back = any(later.offset < earlier.offset for earlier, later in pairwise(window))
-    if went_back and last.offset < max(commit.offset for commit in window):
+    if last.offset < max(commit.offset for commit in window):
         return Status.REWIND
     if any(commit.lag <= allowed for commit in window):
         return Status.OK

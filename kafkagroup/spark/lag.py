@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from kafkagroup.consume.lag import age, behind, first_timestamp
+from kafkagroup.consume.lag import age_of, first_timestamp, lag_of
 from kafkagroup.errors import BrokerError, DecodeError
 from kafkagroup.spark.frames import frame
 from kafkagroup.spark.latest_commits import KEY
@@ -138,8 +138,8 @@ def _lag(
     first = max(committed.offset, start)
     seconds = ages[committed.tp, first]
     if isinstance(seconds, str):
-        return Lag(committed, start, end, behind(first, end), reason=seconds)
-    return Lag(committed, start, end, behind(first, end), seconds)
+        return Lag(committed, start, end, lag_of(first, end), reason=seconds)
+    return Lag(committed, start, end, lag_of(first, end), seconds)
 
 
 def _is_same_topic(committed: Committed, ids: Mapping[str, str]) -> bool:
@@ -165,7 +165,7 @@ def _ages(
         for (tp, offset), fetch in zip(chunk, fetches, strict=True):
             try:
                 records = fetch.result().records or b""
-                ages[tp, offset] = age(first_timestamp(records, tp, offset), now)
+                ages[tp, offset] = age_of(first_timestamp(records, tp, offset), now)
             except (BrokerError, DecodeError) as error:
                 ages[tp, offset] = str(error)
     return ages

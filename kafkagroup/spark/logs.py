@@ -23,7 +23,7 @@ from kafkagroup.errors import (
 from kafkagroup.runtime.offsets.group_offsets import answered_partitions, committed_offset
 from kafkagroup.runtime.offsets.log_offsets import LogOffsets
 from kafkagroup.runtime.offsets.offset_requests import commit_offsets, fetch_offsets
-from kafkagroup.runtime.offsets.values import EARLIEST, LATEST, READ_UNCOMMITTED
+from kafkagroup.runtime.offsets.values import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from kafkagroup.spark.cluster import Session
 from kafkagroup.spark.nearest_replicas import NearestReplicas
 from kafkagroup.spark.options import SourceOptions
@@ -73,6 +73,8 @@ class Logs(Session):
         self._had_no_topics = False
         """Whether the last look-up found no topic. Only the first such look-up logs a warning."""
         self._replicas = NearestReplicas()
+        is_committed_only = options.isolation == "read_committed"
+        self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
 
     # ------------------------------------------------------------ partitions and offsets
 
@@ -97,7 +99,7 @@ class Logs(Session):
 
     async def _ends_of(self, begin: Positions, unavailable: Collection[str]) -> LogEnds:
         found = await self._described(begin, unavailable)
-        logs = LogOffsets(self._cluster, self._options.isolation == "read_committed")
+        logs = LogOffsets(self._cluster, self._isolation_level)
         ends = await logs.each(dict.fromkeys(found.partitions, LATEST))
         errors = {tp.topic: error for tp, error in ends.errors.items()} | found.errors
         offsets = {tp: at.offset for tp, at in ends.offsets.items()}
@@ -251,7 +253,7 @@ class Logs(Session):
     ) -> dict[TopicPartition, int | None]:
         if not timestamps:
             return {}
-        logs = LogOffsets(self._cluster, self._options.isolation == "read_committed")
+        logs = LogOffsets(self._cluster, self._isolation_level)
         found = await logs.at(timestamps)
         return {tp: at.offset if at.offset >= 0 else None for tp, at in found.items()}
 
@@ -282,7 +284,7 @@ class Logs(Session):
             max_wait_ms=round(_MAX_WAIT * 1000),
             min_bytes=1,
             max_bytes=max_bytes,
-            isolation_level=self._options.isolation == "read_committed",
+            isolation_level=self._isolation_level,
             topics=(FetchTopic(topic=tp.topic, topic_id=topic_id, partitions=(partition,)),),
         )
 

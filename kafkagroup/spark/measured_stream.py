@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any
 
-from kafkagroup.consume.lag import age, behind, first_timestamp
+from kafkagroup.consume.lag import age_of, first_timestamp, lag_of
 from kafkagroup.errors import KafkaGroupError
 from kafkagroup.spark.ranges import Positions
 from kafkagroup.spark.stream import StreamReader
@@ -60,7 +60,7 @@ class MeasuredStreamReader(StreamReader):
     def _metrics(self, done: Positions, ends: Positions) -> dict[str, float]:
         """Return how far `done`, the end of the last batch, is behind the `ends` of the logs."""
         offsets = {
-            tp: behind(done.offsets[tp], end)
+            tp: lag_of(done.offsets[tp], end)
             for tp, end in ends.offsets.items()
             if tp in done.offsets and done.topic_ids[tp.topic] == ends.topic_ids[tp.topic]
         }
@@ -94,7 +94,7 @@ class MeasuredStreamReader(StreamReader):
                 timestamp = first_timestamp(fetch.result().records or b"", tp, unread[tp])
             except KafkaGroupError:
                 continue
-            seconds = age(timestamp, now)
+            seconds = age_of(timestamp, now)
             if not isinstance(seconds, str):
                 found[tp] = seconds
         return found

@@ -392,7 +392,7 @@ def _security_names() -> list[str]:
 
 def _security(options: dict[str, _Given]) -> dict[str, str | bool]:
     """Remove the options of `Security` from `options`, and return its arguments. Raises:
-    ConfigurationError for an invalid sasl.jaas.config."""
+    ConfigurationError that names the wrong option."""
     if not options:
         return {}
     from kafkagroup.transport.security import Security  # only here: it imports anyio
@@ -413,7 +413,12 @@ def _security(options: dict[str, _Given]) -> dict[str, str | bool]:
         option = options.pop(name.replace("_", "."), None)
         if option is not None:
             parse = values.boolean if text_type is bool else _SECURITY_WORDS.get(name, str)
-            arguments[name] = parse(option.value)
+            try:
+                arguments[name] = parse(option.value)
+            except ValueError as error:  # only of an option with given words, which is no secret
+                raise ConfigurationError(
+                    f"option {option.name}={option.value!r}: {error}"
+                ) from None
     return arguments
 
 

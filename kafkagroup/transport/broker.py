@@ -562,7 +562,7 @@ class BrokerClient:
 
     def _report_success(self, connection_id: str | None) -> None:
         """Report a response on a connection; None: a connection was opened."""
-        if self._troubles is not None and self._troubles.open:
+        if self._troubles is not None and self._troubles.ongoing:
             self._troubles.succeeded((self.host, self.port, connection_id), anyio.current_time())
 
     def _may_renew(self) -> bool:

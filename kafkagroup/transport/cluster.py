@@ -388,7 +388,7 @@ class Cluster:
     def _on_response(self) -> None:
         """Note that a broker of this cluster has responded."""
         self._recovery.on_response()
-        if self.troubles.open:
+        if self.troubles.ongoing:
             self.troubles.succeeded("cluster", anyio.current_time())
 
     def _on_refused(self, address: Address) -> None:

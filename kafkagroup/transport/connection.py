@@ -298,7 +298,7 @@ class BrokerConnection:
     def idle_since(self) -> float:
         """When the connection was last used, on the loop's clock; infinity while a request is in
         flight, also one that was cancelled."""
-        return math.inf if self._protocol.in_flight else max(self._used_at, self._received_at)
+        return math.inf if self._protocol.in_flight_count else max(self._used_at, self._received_at)
 
     @property
     def is_overdue(self) -> bool:
@@ -311,7 +311,7 @@ class BrokerConnection:
         whether the broker still responds."""
         return (
             self._clock() - self._received_at >= _DOUBTFUL_AFTER
-            and not self._protocol.in_flight
+            and not self._protocol.in_flight_count
             and self._reauthenticated is None
         )
 
@@ -372,8 +372,9 @@ class BrokerConnection:
 
         Raises: as `request`.
         """
-        if self._reauthenticated is not None:
-            await self._wait_reauthenticated(self._options.request_timeout)
+        timeout = self._options.request_timeout
+        while self._reauthenticated is not None and self._error is None:
+            timeout = await self._wait_reauthenticated(timeout)
         self._raise_if_closed()
         version = self._protocol.choose_version(type(request), highest)
         correlation_id, data = self._protocol.send(request, version)
@@ -475,7 +476,7 @@ class BrokerConnection:
         """Let new requests wait, and wait for the responses to those in flight. KIP-368: from
         SaslHandshake until the authentication is complete, the broker takes no other request."""
         self._reauthenticated = OneShotEvent()
-        if self._protocol.in_flight:
+        if self._protocol.in_flight_count:
             self._drained = OneShotEvent()
             await self._drained.wait()
             self._drained = None
@@ -769,7 +770,7 @@ class BrokerConnection:
                 except Exception as error:
                     in_flight.error = error
             in_flight.done.set()
-        if self._drained is not None and not self._protocol.in_flight:
+        if self._drained is not None and not self._protocol.in_flight_count:
             self._drained.set()
 
     async def _write_all(self) -> None:

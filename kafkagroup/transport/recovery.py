@@ -126,11 +126,13 @@ class Survey:
         `attempts`: those of a round in which no broker responded and all bootstrap addresses were
         asked; `expected`: the id of the client's cluster.
         """
-        others = set(attempts.foreign.values()) - {expected}
-        if expected is None or len(others) != 1:
+        others = {
+            address: found for address, found in attempts.foreign.items() if found != expected
+        }
+        if expected is None or len(set(others.values())) != 1:
             self._sighting = None  # only a single other cluster can replace the client's
             return None
-        (host, port), found = min(attempts.foreign.items())
+        (host, port), found = min(others.items())
         seen = self._sighting
         if seen is None or seen.found != found or now - seen.last_at > _FORGET_AFTER:
             seen = self._sighting = _Sighting(found, now, now)

@@ -75,7 +75,7 @@ class Troubles:
 
     def __init__(self, publish: Callable[[GroupEvent], None] | None = None) -> None:
         """`publish` is called with each event."""
-        self.open: dict[Hashable, _Trouble] = {}
+        self.ongoing: dict[Hashable, _Trouble] = {}
         """Key of an operation whose last attempt failed -> its trouble, which is open. Empty while
         everything works: a caller on a hot path checks that before it calls `succeeded`."""
         self._publish = publish
@@ -96,11 +96,11 @@ class Troubles:
         progress for `warn_after` seconds, and then every `warn_interval` seconds. `since`: when
         this attempt began; None: now."""
         began = now if since is None else since
-        trouble = self.open.get(key)
+        trouble = self.ongoing.get(key)
         if trouble is None or began - trouble.failed_at > _FORGET_AFTER:
-            if len(self.open) >= _MAX_TROUBLES:
-                del self.open[next(iter(self.open))]  # the oldest
-            trouble = self.open[key] = _Trouble(problem, began, now, warn_after)
+            if trouble is None and len(self.ongoing) >= _MAX_TROUBLES:
+                del self.ongoing[next(iter(self.ongoing))]  # the oldest
+            trouble = self.ongoing[key] = _Trouble(problem, began, now, warn_after)
         trouble.problem, trouble.failed_at = problem, now
         if now - trouble.began_at < warn_after:
             return
@@ -109,10 +109,10 @@ class Troubles:
 
     def succeeded(self, key: Hashable, now: float) -> None:
         """Record a success; log and publish it if a warning was logged before."""
-        trouble = self.open.pop(key, None)
+        trouble = self.ongoing.pop(key, None)
         if trouble is None or trouble.warned_at is None:
             return
-        if any(str(other.problem) == str(trouble.problem) for other in self.open.values()):
+        if any(str(other.problem) == str(trouble.problem) for other in self.ongoing.values()):
             return  # another still fails for the same reason
         seconds, problem = now - trouble.began_at, trouble.problem
         logger.info("%s: works again, after %.0f s", problem.subject, seconds)
@@ -121,14 +121,14 @@ class Troubles:
 
     def forget(self, key: Hashable) -> None:
         """Drop an operation that is not attempted any more."""
-        self.open.pop(key, None)
+        self.ongoing.pop(key, None)
 
     def lasting(self, now: float) -> list[tuple[Problem, float]]:
         """Return the problems without progress for longer than their `warn_after`, with the seconds
         that each has lasted. Of problems with the same text, only the first is returned. May be
         called from any thread."""
         found: dict[str, tuple[Problem, float]] = {}
-        for trouble in self.open.copy().values():
+        for trouble in self.ongoing.copy().values():
             # A single failure does not tell whether later attempts would fail.
             failed_for = trouble.failed_at - trouble.began_at
             if failed_for >= trouble.warn_after and now - trouble.failed_at <= _FORGET_AFTER:

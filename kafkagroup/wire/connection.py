@@ -124,7 +124,7 @@ class Connection:
         sets it."""
 
     @property
-    def in_flight(self) -> int:
+    def in_flight_count(self) -> int:
         """How many requests have no response yet."""
         return len(self._in_flight)
 

@@ -31,7 +31,7 @@ from kafkagroup.member.zookeeper_vocabulary import (
     Disconnect,
     ZooKeeperEvent,
 )
-from kafkagroup.runtime.member.classic_protocol import request_rejoin
+from kafkagroup.runtime.member.classic_protocol import rejoin_requested
 from kafkagroup.runtime.member.interfaces import Application
 from kafkagroup.runtime.member.loop import MemberLoop
 from kafkagroup.runtime.member.loop_delay import LoopDelay
@@ -53,7 +53,7 @@ _FOREIGN_INTERVAL = 5.0
 
 CLAIMS = MembershipProtocol(
     step=step,
-    change_metadata=request_rejoin,
+    change_metadata=rejoin_requested,
     coordinator_assigns=False,
     claims_partitions=True,
 )

@@ -104,7 +104,7 @@ class TroubleReporter:
         return Problem(subject=subject, cause=cause, advice=advice)
 
     def _succeeded(self, what: str, now: float) -> None:
-        if self._troubles.open:
+        if self._troubles.ongoing:
             self._troubles.succeeded(self._key(what), now)
 
     def _key(self, what: str) -> tuple[str, str]:

@@ -78,7 +78,7 @@ async def test_a_call_is_repeated_after_errors_that_may_pass(error: Exception) -
     assert await calls_to(cluster).one(cluster.call) == 7
     start, *later = cluster.called_at
     assert [at - start for at in later] == pytest.approx([0.1, 0.3, 0.7], rel=0.21)
-    assert cluster.troubles.open == {}
+    assert cluster.troubles.ongoing == {}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def test_the_last_error_is_raised_when_the_time_is_over(
         await calls_to(cluster).one(cluster.call, *limits)
     assert caught.value is error
     assert anyio.current_time() - start == pytest.approx(took)
-    assert cluster.troubles.open == {}
+    assert cluster.troubles.ongoing == {}
 
 
 async def test_a_call_is_repeated_until_shortly_before_its_deadline() -> None:
@@ -176,7 +176,7 @@ async def test_a_refusal_that_lasts_is_reported_until_the_call_ends() -> None:
         assert await calls_to(cluster).one(cluster.call) == 7
     assert lasting == [str(BrokerError(LOADING))]
     assert [type(event) for event in cluster.events] == [TroubleReported, TroubleEnded]
-    assert cluster.troubles.open == {}
+    assert cluster.troubles.ongoing == {}
 
 
 async def test_each_key_has_its_result_or_its_error_in_the_order_of_keys() -> None:

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import anyio
 import pytest
@@ -15,7 +16,9 @@ from cli.programs import KAFKAGROUP, TIMEOUT, environment, run, running
 from click.testing import CliRunner
 from old_messages import stored
 
+from kafkagroup import TopicPartition
 from kafkagroup.cli._app import app
+from kafkagroup.cli._log_ends import LogEnds
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire import NewRecord
@@ -374,3 +377,26 @@ def test_its_output_can_be_piped_into_produce(kafka: EmbeddedKafka) -> None:
         timeout=TIMEOUT,
     ).stdout
     assert copied == lines.replace(b'"topic": "t"', b'"topic": "copy"')
+
+
+class Growing:
+    """A consumer that is assigned another partition while the end of the first is looked up."""
+
+    def __init__(self) -> None:
+        self._assigned = [TopicPartition("t", 0)]
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self._assigned)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        if len(self._assigned) == 1:
+            self._assigned.append(TopicPartition("t", 1))
+        return dict.fromkeys(partitions, 5)
+
+    async def position(self, tp: TopicPartition) -> int:
+        return 5
+
+
+def test_a_rebalance_while_the_ends_are_looked_up_is_survived() -> None:
+    connection: Any = None  # it is used only where a partition is unread
+    assert anyio.run(LogEnds(connection).are_reached, Growing())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkagroup.consume.lag import age, behind, first_timestamp
+from kafkagroup.consume.lag import age_of, first_timestamp, lag_of
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch, with_base_offset
 
@@ -13,7 +13,7 @@ TP = TopicPartition("t", 0)
 
 @pytest.mark.parametrize(("position", "end", "lag"), [(3, 5, 2), (5, 5, 0), (6, 5, 0), (0, 0, 0)])
 def test_a_position_is_behind_the_end_or_at_it(position: int, end: int, lag: int) -> None:
-    assert behind(position, end) == lag
+    assert lag_of(position, end) == lag
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_position_is_behind_the_end_or_at_it(position: int, end: int, lag: int
     ],
 )
 def test_the_age_of_a_record(timestamp: int | None, expected: float | str) -> None:
-    assert age(timestamp, 3.5) == expected
+    assert age_of(timestamp, 3.5) == expected
 
 
 @pytest.mark.parametrize(

@@ -555,6 +555,10 @@ def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() 
         ({**MINIMAL, "parse": "json", "on_error": "x"}, "expected one of fail, null, skip"),
         ({**MINIMAL, "on_error": "null"}, "on_error needs the option parse"),
         ({**MINIMAL, "rewind": "yes"}, "option rewind='yes': expected one of true, false"),
+        (
+            {**MINIMAL, "kafka.enable.ssl.certificate.verification": "maybe"},
+            "option kafka.enable.ssl.certificate.verification='maybe': expected one of true, false",
+        ),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:

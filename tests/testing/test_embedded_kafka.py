@@ -55,6 +55,8 @@ from kafkagroup.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
 )
 from kafkagroup.wire.messages.produce import (
     PartitionProduceData,
@@ -561,6 +563,24 @@ async def test_deleted_topics_lose_their_offsets_and_are_recreated_with_new_ids(
         await peer.ask(commit_request(1), 8)
         kafka.expire_offsets("g")
         assert kafka.committed("g", "t") == {}
+
+
+@LOOPS
+async def test_a_partitions_error_is_also_in_the_offsets_of_all_partitions() -> None:
+    """An injected error was ignored where the request names no partitions."""
+    async with EmbeddedKafka({"t": 1}) as kafka, connected(kafka) as peer:
+        await peer.ask(commit_request(1), 8)
+        for topics in (None, (OffsetFetchRequestTopic(name="t", partition_indexes=(0,)),)):
+            tp = TopicPartition("t", 0)
+            kafka.fail(OffsetFetchRequest, ErrorCode.UNSTABLE_OFFSET_COMMIT, partition=tp)
+            request = OffsetFetchRequest(group_id="g", topics=topics)
+            codes = [
+                partition.error_code
+                for _ in range(2)
+                for topic in (await peer.ask(request, 5)).topics
+                for partition in topic.partitions
+            ]
+            assert codes == [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

@@ -20,6 +20,15 @@ def test_one_round_is_an_opinion() -> None:
     assert (error.expected, error.found, error.address) == ("ours", "theirs", "a:1")
 
 
+def test_an_address_that_led_to_the_clients_cluster_by_then_is_not_the_other_one() -> None:
+    """The client adopts a cluster while the bootstrap addresses are asked."""
+    survey = Survey()
+    for now in (0.0, 1.0):
+        error = survey.on_round(now, "ours", Attempts(foreign={A: "ours", B: "theirs"}))
+    assert error is not None
+    assert (error.found, error.address) == ("theirs", "b:2")
+
+
 @pytest.mark.parametrize(
     ("rounds", "changed"),
     [

@@ -373,6 +373,34 @@ async def test_a_request_without_a_response_waits_for_the_reauthentication(netwo
     assert gate.names == [*LOGIN, "parked", *LOGIN, "ProduceRequest"]
 
 
+async def test_a_request_without_a_response_waits_for_a_reauthentication_that_follows(
+    network: Any,
+) -> None:
+    """The next one began while the broker throttled the request: sent in the middle of it, the
+    request would have ended the connection."""
+    gate = network.handlers[HERE] = Gate([10_000, 3_000, 0], {"parked": 5.0, "again": 12.0})
+    produce = ProduceRequest(acks=0, timeout_ms=1, topic_data=())
+    throttled: dict[tuple[str, int], float] = {}
+    async with network, anyio.create_task_group() as tasks:
+        connection = await BrokerConnection.connect(
+            *HERE, OPTIONS, tasks, BrokerThrottle(HERE, throttled)
+        )
+        began = anyio.current_time()
+
+        async def ask(name: str, at: float) -> None:
+            await anyio.sleep_until(began + at)
+            await connection.request(heartbeat(name), timeout=60)
+
+        tasks.start_soon(ask, "parked", 8)
+        tasks.start_soon(ask, "again", 14)
+        await anyio.sleep_until(began + 10)
+        tasks.start_soon(partial(connection.send_only, produce, highest=12))
+        throttled[HERE] = began + 20
+        await anyio.sleep_until(began + 40)
+        await connection.aclose()
+    assert gate.names == [*LOGIN, "parked", *LOGIN, "again", *LOGIN, "ProduceRequest"]
+
+
 async def test_waiting_for_a_reauthentication_ends_at_the_requests_timeout(network: Any) -> None:
     network.handlers[HERE] = Gate([10_000], {"parked": 1000.0})
     outcomes: dict[str, Any] = {}

@@ -83,7 +83,7 @@ def test_lasting_trouble_is_warned_about_after_ten_seconds_and_every_minute(line
         TroubleReported(at=10.0, subject="a:1", cause="refused", advice="look", seconds=10.0),
         TroubleEnded(at=140.0, subject="a:1", seconds=140.0),
     ]
-    assert troubles.open == {}
+    assert troubles.ongoing == {}
 
 
 def test_a_recovery_in_time_is_not_reported(lines: Any) -> None:
@@ -148,7 +148,7 @@ def test_abandoned_requests_are_forgotten() -> None:
     assert troubles.lasting(49.0) == [(problem(), 49.0)]
     assert troubles.lasting(49.1) == []
     troubles.forget("key")
-    assert troubles.open == {}
+    assert troubles.ongoing == {}
 
 
 def test_at_most_a_thousand_troubles_are_kept() -> None:
@@ -156,7 +156,7 @@ def test_at_most_a_thousand_troubles_are_kept() -> None:
     troubles = Troubles()
     for key in range(3_000):
         troubles.failed(key, 0.0, problem())
-    assert len(troubles.open) == 1_000
+    assert len(troubles.ongoing) == 1_000
 
 
 def test_troubles_of_the_heartbeat_thread_are_stored_in_the_applications_loop() -> None:
@@ -164,9 +164,9 @@ def test_troubles_of_the_heartbeat_thread_are_stored_in_the_applications_loop() 
     ours = Troubles()
     threads = _TroublesProxy(ours, calls.append)
     threads.failed("key", 20.0, problem(), since=0.0)
-    assert ours.open == {}
+    assert ours.ongoing == {}
     calls.pop()()
-    assert (ours.lasting(20.0), threads.open) == ([(problem(), 20.0)], ours.open)
+    assert (ours.lasting(20.0), threads.open) == ([(problem(), 20.0)], ours.ongoing)
     threads.succeeded("key", 21.0)
     calls.pop()()
     assert threads.open == {}

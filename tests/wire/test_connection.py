@@ -127,7 +127,7 @@ def test_a_request_that_cannot_be_encoded_changes_nothing() -> None:
     connection = open_connection()
     with pytest.raises(LocalProtocolError):
         connection.send(HeartbeatRequest(group_id="g", generation_id=2**31, member_id=""), 4)
-    assert (connection.in_flight, connection.send(HEARTBEAT, 4)[0]) == (0, 0)
+    assert (connection.in_flight_count, connection.send(HEARTBEAT, 4)[0]) == (0, 0)
 
 
 # ---------------------------------------------------------------- answers
@@ -154,7 +154,7 @@ def test_one_chunk_may_contain_several_responses_and_a_fragment() -> None:
         Response(0, HeartbeatResponse(error_code=0)),
         Response(1, HeartbeatResponse(error_code=0)),
     ]
-    assert connection.in_flight == 1
+    assert connection.in_flight_count == 1
     assert receive_data(connection, third[5:]) == [Response(2, HeartbeatResponse(error_code=0))]
 
 
@@ -209,7 +209,7 @@ def test_a_request_without_a_response_is_not_awaited() -> None:
     silent, _ = connection.send(HEARTBEAT, FLEXIBLE)
     connection.expect_no_response(silent)
     connection.send(HEARTBEAT, FLEXIBLE)
-    assert connection.in_flight == 1
+    assert connection.in_flight_count == 1
     assert receive_data(connection, heartbeat(1)) == [Response(1, HeartbeatResponse(error_code=0))]
     with pytest.raises(RemoteProtocolError, match="response 0 to a request that was never sent"):
         receive_data(connection, heartbeat(silent))
@@ -454,7 +454,7 @@ def test_a_request_unknown_to_the_broker_is_an_error() -> None:
 
 def test_no_versions_are_known_before_the_handshake() -> None:
     connection = Connection("me")
-    assert (connection.broker_versions, connection.in_flight) == ({}, 0)
+    assert (connection.broker_versions, connection.in_flight_count) == ({}, 0)
     with pytest.raises(UnsupportedVersionError):
         connection.choose_version(MetadataRequest)
 

@@ -217,9 +217,9 @@ async def test_trouble_ends_with_the_membership(sessions: list[FakeSession]) -> 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(driver.run)
         await anyio.sleep(20)
-        assert troubles.open
+        assert troubles.ongoing
         driver.leave("done")
-    assert not troubles.open
+    assert not troubles.ongoing
 
 
 @asynccontextmanager

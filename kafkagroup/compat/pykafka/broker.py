@@ -54,7 +54,7 @@ __all__ = ["Broker"]
 _SESSION_TIMEOUT = 30.0
 """Seconds: the session timeout of pykafka, which also is the rebalance timeout."""
 
-_MAX_WAIT_SHARE = 0.9
+_MAX_WAIT_FRACTION = 0.9
 """The part of the socket timeout for which a fetch may wait at the broker; the rest is for the
 response."""
 
@@ -236,7 +236,7 @@ class Broker(TaskOwner):
         wanted = {_tp(r.topic, r.partition): r for r in partition_requests}
         return await self._connected_broker.fetch_messages(
             {tp: r.offset for tp, r in wanted.items()},
-            max_wait=min(timeout / 1000, _MAX_WAIT_SHARE * self._options.request_timeout),
+            max_wait=min(timeout / 1000, _MAX_WAIT_FRACTION * self._options.request_timeout),
             min_bytes=min_bytes,
             partition_max_bytes={tp: r.max_bytes for tp, r in wanted.items()},
             timeout=self._options.request_timeout,

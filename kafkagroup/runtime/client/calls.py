@@ -120,7 +120,7 @@ class RetriedCalls:
                 while True:
                     try:
                         result = await call(cluster)
-                        if troubles.open:  # a dict, which is empty unless something fails
+                        if troubles.ongoing:
                             troubles.succeeded(key, anyio.current_time())
                         return result
                     except BrokerError as error:

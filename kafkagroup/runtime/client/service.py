@@ -92,8 +92,8 @@ class Service(Explained, ABC):
         self._close_timeout = close_timeout
         self._late_modules = late_modules or LateModules()
         self._description = description
-        self._running = False
-        """Whether `run` has begun; still true after it has ended."""
+        self._was_started = False
+        """Whether `run` has begun; it may have ended since."""
         self._origin: Origin | None = None
         """The process and event loop in which the client was started; None before the start."""
         self._start_stack = ""
@@ -184,12 +184,12 @@ class Service(Explained, ABC):
 
         Returns when everything is closed. A cancelled run closes too, within the close timeout.
         """
-        if self._running:
+        if self._was_started:
             self._check_origin()
             raise IllegalStateError(f"{type(self).__name__} was started already; make a new one")
         self._bind(Origin(repr(self)))
         uncompiled.log_once()
-        self._running = True
+        self._was_started = True
         _running_services.add(self)
         try:
             await self._late_modules.import_first()
@@ -412,7 +412,7 @@ class Service(Explained, ABC):
             return
         self._check_origin()
         self._request_stop()
-        if self._running:
+        if self._was_started:
             await self._stopped.wait()
         if self._host_task is not None and not self._host_task.done():
             await asyncio.wait((self._host_task,))

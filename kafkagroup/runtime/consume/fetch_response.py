@@ -34,7 +34,7 @@ from kafkagroup.wire.error_codes import FETCH_ACTIONS, REFUSED_TOPIC_ID, FetchAc
 from kafkagroup.wire.messages.fetch import FetchResponse, PartitionData
 from kafkagroup.wire.records import RecordBatch, read_batches
 
-__all__ = ["FetchOutcome", "Processing", "ResponseHandler"]
+__all__ = ["FetchOutcome", "ResponseHandler", "ResponseProcessing"]
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class FetchOutcome:
     """Whether the response had neither records nor errors."""
 
 
-Processing = Generator[None, None, FetchOutcome]
+ResponseProcessing = Generator[None, None, FetchOutcome]
 """The processing of one response; it yields where other tasks may run."""
 
 
@@ -102,12 +102,12 @@ class ResponseHandler:
         response: FetchResponse,
         ends: dict[TopicPartition, int],
         node: Node,
-    ) -> Processing:
+    ) -> ResponseProcessing:
         """Process the response to `fetch` from `node`, and note the ends of the logs in `ends`.
         Raises: TransportError if the response as a whole has an error."""
         if response.error_code:
             self._raise_error_of_all(fetch, response.error_code, node)
-        if self._troubles.open:  # a dict, which is empty unless something fails
+        if self._troubles.ongoing:
             self._troubles.succeeded(("fetch from", node.node_id), self._clock())
         is_stale, is_empty, received = False, True, 0
         unread, since = self._delivery.unread_bytes, self._clock()
@@ -258,7 +258,7 @@ class ResponseHandler:
         if replica is not None and replica.refusal_count and replica.node_id == node_id:
             replica.refusal_count = 0
             self._troubles.succeeded(("replica", owned.tp), self._clock())
-        if self._troubles.open:
+        if self._troubles.ongoing:
             self._troubles.succeeded(("fetch", owned.tp), self._clock())
             self._refusals.end(owned)
         batches, damage = found

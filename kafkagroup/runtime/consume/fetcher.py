@@ -32,7 +32,11 @@ from kafkagroup.consume.owned import OwnedPartition
 from kafkagroup.consume.plan import is_fetchable, partitions_to_fetch
 from kafkagroup.errors import RETRIED_ERRORS, RequestTimeoutError
 from kafkagroup.runtime.consume.fetch_request import HIGHEST_BY_NAME, fetch_request
-from kafkagroup.runtime.consume.fetch_response import FetchOutcome, Processing, ResponseHandler
+from kafkagroup.runtime.consume.fetch_response import (
+    FetchOutcome,
+    ResponseHandler,
+    ResponseProcessing,
+)
 from kafkagroup.runtime.consume.fetch_sources import FetchSources
 from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.refusals import Refusals
@@ -299,7 +303,7 @@ class Fetcher:
         if wake_count != self._wake_count or len(ready) < chosen_count:
             self._request_check()  # earlier checks did not know what this long poll leaves out
 
-        def process(response: FetchResponse) -> Processing:
+        def process(response: FetchResponse) -> ResponseProcessing:
             del self._long_polls[key]
             session.on_response(response.session_id, response.error_code)
             # A full request ends this error. If a full request got it, the next one must back off.
@@ -495,7 +499,7 @@ class Fetcher:
         session_request: SessionRequest,
         room: int,
         wait: float,
-        process: Callable[[FetchResponse], Processing],
+        process: Callable[[FetchResponse], ResponseProcessing],
     ) -> FetchOutcome:
         """Send a fetch of up to `room` bytes, and call `process` with the response; return its
         outcome."""

@@ -63,7 +63,7 @@ class Refusals:
     def end(self, owned: OwnedPartition) -> None:
         """Note that a request about the partition has succeeded."""
         owned.refusal = None
-        if self._troubles.open:  # a dict, which is empty unless something fails
+        if self._troubles.ongoing:
             self._troubles.succeeded(("refused", owned.tp), self._clock())
 
 

@@ -61,7 +61,7 @@ class Session:
         self.clock: Callable[[], float] = current_time
         """The loop's clock, bound to the loop once it runs."""
         self.lease_clock = LeaseClock(current_time, current_time)
-        """The clock of leases, bound as well: each record reads it."""
+        """The lease clock, bound as well: each record reads it."""
         self.polls = PollState(self.permit)
         self.processing = Processing()
         self._logins: Logins | None = None

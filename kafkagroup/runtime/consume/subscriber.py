@@ -26,6 +26,7 @@ from kafkagroup.consume.partitions import partition_of
 from kafkagroup.consume.subscription import server_pattern
 from kafkagroup.errors import ConfigurationError, KafkaGroupError
 from kafkagroup.events import RebalanceCause
+from kafkagroup.member.coordinated import DRAIN_FRACTION
 from kafkagroup.member.vocabulary import Compute, GenerationInfo, MemberMetadata
 from kafkagroup.runtime.consume.interfaces import FetchControl
 from kafkagroup.runtime.consume.large_jobs import run_job
@@ -49,13 +50,10 @@ __all__ = ["Subscriber"]
 
 logger = logging.getLogger(__name__)
 
-_DRAIN_SHARE = 0.75
-"""How much of the rebalance timeout a cooperative revocation may wait for records in flight."""
-
 _PARTITION_BYTES = 4
 """The size of a partition's number (INT32) in an encoded assignment."""
 
-_COMMIT_SHARE = 0.5
+_COMMIT_FRACTION = 0.5
 """How much of the time left before a deadline the last commit may take; callbacks need some too."""
 
 
@@ -271,7 +269,7 @@ class Subscriber(Application):
         session = self._session
         # Counted from before the decoding: a thread may take seconds for a large assignment, and
         # the group waits for the revocation meanwhile.
-        deadline = anyio.current_time() + session.options.rebalance_timeout * _DRAIN_SHARE
+        deadline = anyio.current_time() + session.options.rebalance_timeout * DRAIN_FRACTION
         assigned = await run_job(self._cluster, *_decoding_job(generation))
         if self._protocol.coordinator_assigns:
             self._note_new_partitions(assigned)
@@ -466,7 +464,7 @@ class Subscriber(Application):
         that begins late, or after the deadline, still gets half a second."""
         now = anyio.current_time()
         left = min(deadline, self._session.closing.leave_deadline) - now
-        return now + max(left, 1.0) * _COMMIT_SHARE
+        return now + max(left, 1.0) * _COMMIT_FRACTION
 
     async def _commit_before_release(self, deadline: float) -> None:
         try:

@@ -8,8 +8,6 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 
-import anyio
-
 from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
@@ -158,7 +156,7 @@ class TopicWatch:
         """Refresh the metadata whenever it is due, and report requested topics that cannot be
         consumed."""
         max_pause = self._session.options.metadata_max_age
-        requested_at = anyio.current_time()
+        requested_at = self._clock()
         while True:
             self._report_unusable()
             topics = self._in_use()
@@ -169,7 +167,7 @@ class TopicWatch:
             if await self._changed.wait(requested_at + pause):
                 self._changed = OneShotEvent()
                 continue
-            requested_at = anyio.current_time()
+            requested_at = self._clock()
             try:
                 await self._new_partitions.refresh(
                     coordinator_matches=self._session.member.protocol.coordinator_assigns

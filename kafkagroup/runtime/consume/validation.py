@@ -238,7 +238,7 @@ class Validation:
             advice="check that the brokers agree on its id and its leaders",
         )
         self._has_contradiction = True
-        self._cluster.troubles.failed(_CONTRADICTION, anyio.current_time(), problem)
+        self._cluster.troubles.failed(_CONTRADICTION, self._clock(), problem)
 
     async def _request_topic_id(self, owned: OwnedPartition) -> None:
         """Ask the leader itself for the id of the topic. A broker before 3.1 is fetched from by
@@ -318,10 +318,10 @@ class Validation:
                     advice="check that the brokers agree on its leader",
                 )
                 key = "validation", owned.tp
-                self._cluster.troubles.failed(key, anyio.current_time(), problem)
+                self._cluster.troubles.failed(key, self._clock(), problem)
             return action is FetchAction.REFRESH
-        if (troubles := self._cluster.troubles).open:
-            troubles.succeeded(("validation", owned.tp), anyio.current_time())
+        if (troubles := self._cluster.troubles).ongoing:
+            troubles.succeeded(("validation", owned.tp), self._clock())
         if owned.refusal is not None:
             self._refusals.end(owned)
         if end.leader_epoch < 0 or end.end_offset < 0:

@@ -9,10 +9,10 @@ from kafkagroup.member.classic_state import Member
 from kafkagroup.member.vocabulary import MemberMetadata, RejoinRequested
 from kafkagroup.runtime.member.protocol import CoordinatedProtocol, Predecessor
 
-__all__ = ["CLASSIC", "request_rejoin"]
+__all__ = ["CLASSIC", "rejoin_requested"]
 
 
-def request_rejoin(now: float, reason: str, metadata: MemberMetadata) -> RejoinRequested:
+def rejoin_requested(now: float, reason: str, metadata: MemberMetadata) -> RejoinRequested:
     """Return the event of changed metadata where members assign."""
     return RejoinRequested(now=now, reason=reason, protocols=metadata.protocols)
 
@@ -24,7 +24,7 @@ def _first_state(config: Any, metadata: MemberMetadata, last: Predecessor) -> Me
 CLASSIC = CoordinatedProtocol(
     step=step,
     first_state=_first_state,
-    change_metadata=request_rejoin,
+    change_metadata=rejoin_requested,
     preparation=lambda member, response: None,
     topic_names=None,
     coordinator_assigns=False,

@@ -218,6 +218,8 @@ class History:
         cause = _cause(step.event) or RebalanceCause.FENCED
         if leaving is not None:
             cause = RebalanceCause.POLL_TIMEOUT if leaving.lost else RebalanceCause.UNKNOWN
+            if leaving.lost and leaving.leave_group is False:
+                cause = RebalanceCause.COORDINATOR  # that of another cluster, which was adopted
         self.feed.publish(
             MembershipLost(
                 at=step.at,

@@ -313,7 +313,7 @@ class _TroublesProxy(Troubles):
 
     def __init__(self, troubles: Troubles, post_to_application: Callable[[Call], None]) -> None:
         super().__init__()
-        self.open = troubles.open
+        self.ongoing = troubles.ongoing
         self._troubles = troubles
         self._post = post_to_application
 

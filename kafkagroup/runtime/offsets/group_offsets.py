@@ -554,7 +554,7 @@ class GroupOffsets:
         self._cluster.troubles.failed(key, anyio.current_time(), problem)
 
     def _report_success(self, what: str) -> None:
-        if (troubles := self._cluster.troubles).open:
+        if (troubles := self._cluster.troubles).ongoing:
             troubles.succeeded((self._group_id, what), anyio.current_time())
 
     def _topic_ids(

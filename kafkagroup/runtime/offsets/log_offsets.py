@@ -163,7 +163,7 @@ class LogOffsets:
                 if p.error_code == ErrorCode.NONE and not is_missing:
                     offset = max(p.offset, -1)
                     found.offsets[tp] = OffsetAndTimestamp(offset, p.timestamp, p.leader_epoch)
-                    if troubles.open:
+                    if troubles.ongoing:
                         troubles.succeeded(("log offsets", tp), anyio.current_time())
                     continue
                 action = FetchAction.REFRESH if is_missing else fetch_action(p.error_code)

@@ -382,7 +382,7 @@ class Sender:
         self._written_records += 0 if batch.has_ended else batch.count
         queue.acknowledged(batch, node_id, base_offset, append_time, now)
         self._watch.forget(queue.tp)
-        if self._cluster.troubles.open:
+        if self._cluster.troubles.ongoing:
             self._cluster.troubles.succeeded(queue.tp, now)
 
     def _on_no_response(self, taken: Taken, error: KafkaGroupError, *, was_sent: bool) -> None:

@@ -392,7 +392,7 @@ class TransactionManager:
             self._take(partial(SendFailed, token=send.token, error=error))
         else:
             self._take(partial(Replied, token=send.token, response=response))
-            if not self._state.trouble and self._cluster.troubles.open:
+            if not self._state.trouble and self._cluster.troubles.ongoing:
                 self._cluster.troubles.succeeded(self._trouble_key, self._clock())
 
     def _pause(self, send: Send) -> float:

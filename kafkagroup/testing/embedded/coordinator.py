@@ -192,7 +192,7 @@ class ClassicCoordinator:
         )
         _update(member, request, caller, reply)
         if group.state is _PREPARING and group.previous is _EMPTY:
-            group.new_member_added = True
+            group.has_new_member = True
         group.add(member, request.protocol_type)
         # The client may vanish while its join is pending; without this deadline, each of its
         # retries would add a dead member to the rebalance.
@@ -279,8 +279,8 @@ class ClassicCoordinator:
         members join, by up to `remaining` seconds in all."""
 
         def on_deadline(now: float) -> None:
-            if group.new_member_added and remaining:
-                group.new_member_added = False
+            if group.has_new_member and remaining:
+                group.has_new_member = False
                 step = min(self._settings.group_initial_rebalance_delay, remaining)
                 # As in Kafka, the delay that is over is subtracted, not the next one.
                 self._delay_first_rebalance(group, now, step, max(remaining - delay, 0.0))

@@ -60,7 +60,7 @@ class FetchSession:
 
     session_id: int
     uses_topic_ids: bool
-    last_used: float
+    last_used_at: float
     epoch: int = 0
     """The epoch of the last request."""
     _sent: dict[FetchedPartition, _SentState] = attrs.field(factory=dict)
@@ -135,7 +135,7 @@ class FetchSessions:
             # Moved to the end: the most recently used session.
             session = self._sessions[found.session_id] = self._sessions.pop(found.session_id)
             session.epoch += 1
-            session.last_used = caller.now
+            session.last_used_at = caller.now
         session.change(request)
         if session.epoch > _INITIAL_EPOCH and not session.has_partitions:
             # As in Kafka, a session that has no partitions left is closed.
@@ -148,7 +148,7 @@ class FetchSessions:
         slot, evict a session that is not in use."""
         if len(self._sessions) >= self._slots:
             oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or oldest.last_used + _EVICTABLE_AFTER > now:
+            if oldest is None or oldest.last_used_at + _EVICTABLE_AFTER > now:
                 return _NO_SESSION
             del self._sessions[oldest.session_id]
         return self._new_id()

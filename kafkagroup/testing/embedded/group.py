@@ -113,7 +113,7 @@ class ClassicGroup:
     """Members of this generation that have not sent SyncGroup."""
     subscribed: frozenset[str] | None = None
     """Topics to which this generation's members subscribe; None if that is not known."""
-    new_member_added: bool = False
+    has_new_member: bool = False
     """Whether a member joined since the initial delay began, which extends the delay."""
     _written: ClassicGroup | None = None
     """The group as last written to the log; None before the first write."""

@@ -284,6 +284,18 @@ def _fetch_group(
     committed = cluster.offsets.get(requested.group_id, {})
     unstable = cluster.unstable_partitions(requested.group_id) if require_stable else frozenset()
     by_id = caller.version >= 10
+
+    def refusals(name: str, partitions: Iterable[int]) -> dict[int, int]:
+        return _refused_as_unstable(name, partitions, unstable) | {
+            index: code
+            for index in partitions
+            if (
+                code := cluster.injected_error(
+                    node_id, OffsetFetchRequest, TopicPartition(name, index)
+                )
+            )
+        }
+
     if requested.topics is None:
         names = dict.fromkeys(tp.topic for tp in committed)
         wanted = [
@@ -295,9 +307,7 @@ def _fetch_group(
             for name in names
         ]
         topics = [
-            _fetched_topic(
-                name, topic_id, parts, committed, _refused_as_unstable(name, parts, unstable)
-            )
+            _fetched_topic(name, topic_id, parts, committed, refusals(name, parts))
             for name, topic_id, parts in wanted
         ]
         return OffsetFetchResponseGroup(group_id=requested.group_id, topics=tuple(topics))
@@ -311,17 +321,9 @@ def _fetch_group(
             topics.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions))
         else:
             name = topic.name if found is None else found.name
-            refusals = _refused_as_unstable(name, topic.partition_indexes, unstable) | {
-                index: code
-                for index in topic.partition_indexes
-                if (
-                    code := cluster.injected_error(
-                        node_id, OffsetFetchRequest, TopicPartition(name, index)
-                    )
-                )
-            }
+            indexes = topic.partition_indexes
             topics.append(
-                _fetched_topic(name, topic.topic_id, topic.partition_indexes, committed, refusals)
+                _fetched_topic(name, topic.topic_id, indexes, committed, refusals(name, indexes))
             )
     return OffsetFetchResponseGroup(group_id=requested.group_id, topics=tuple(topics))
 

@@ -92,7 +92,7 @@ class OAuthBearer:
             return token
         kind = type(token).__name__
         del result, token  # may be the token as a string, and tracebacks may show variables
-        raise ConfigurationError(f"sasl_oauthbearer_token answered a {kind}; expected a Token")
+        raise ConfigurationError(f"sasl_oauthbearer_token returned a {kind}; expected a Token")
 
 
 def _first_message(token: Token) -> bytes:

@@ -22,4 +22,4 @@ class Plain:
     async def authenticate(self, exchange: Exchange) -> None:
         # No authorization identity: in Kafka no client acts on behalf of another.
         if await exchange.send(f"\0{self.username}\0{self.password.reveal()}".encode()):
-            raise AuthenticationError("the broker answers PLAIN with more than yes or no")
+            raise AuthenticationError("the broker's response to PLAIN is not empty")

@@ -173,4 +173,4 @@ def _decoded(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:
-        raise AuthenticationError("the server's message has base64 that is none") from None
+        raise AuthenticationError("the server's message has invalid base64") from None

@@ -25,6 +25,8 @@ from kafkagroup import (
 )
 from kafkagroup.admin import Admin, NewTopic, offsets_from_json, offsets_to_json
 from kafkagroup.errors import ClusterChangedError, ErrorCode
+from kafkagroup.events import MembershipLost
+from kafkagroup.events import RebalanceCause as Cause
 from kafkagroup.testing.embedded import EmbeddedKafka
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest
@@ -288,6 +290,21 @@ async def test_no_topic_of_an_adopted_cluster_counts_as_new(network: Any) -> Non
                 await values_of(one, 1)
             at.new.produce("t", ["new 2"])
             assert await values_of(one, 1) == ["new 2"]
+
+
+@BOTH
+async def test_the_adoption_is_the_cause_of_the_loss(network: Any, protocol: Any) -> None:
+    """An operator looked for an application that does not poll."""
+    async with addresses(network) as at:
+        at.new.produce("t", ["new"])
+        async with consumer("t", group_protocol=protocol, on_cluster_change="adopt") as one:
+            await one.wait_assignment()
+            events = one.events()
+            await at.lead_to(at.new)
+            assert await values_of(one, 1) == ["new"]
+            while not isinstance(lost := await anext(events), MembershipLost):
+                pass
+    assert (lost.cause, lost.reason) == (Cause.COORDINATOR, f"cluster {OTHER} was adopted")
 
 
 async def test_nothing_fetched_before_is_delivered_once_a_cluster_is_adopted(network: Any) -> None:

@@ -409,7 +409,7 @@ async def test_an_unusable_topic_does_not_keep_another_partition_from_being_retr
         assert {tp: error.name for tp, error in found.errors.items()} == {
             ILLEGAL: "INVALID_TOPIC_EXCEPTION"
         }
-        assert dict(logs._cluster.troubles.open) == {}
+        assert dict(logs._cluster.troubles.ongoing) == {}
 
 
 async def test_offsets_of_a_topic_just_created_are_retried(cluster: Any) -> None:

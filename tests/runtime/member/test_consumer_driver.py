@@ -92,7 +92,7 @@ async def test_a_topic_counts_as_unknown_only_if_a_broker_has_answered(
     monkeypatch.setattr(Cluster, "topic_names", no_names)
     async with cluster(network), member() as consumer:
         await anyio.sleep(20)
-        causes = [t.problem.cause for t in consumer._session.troubles.open.values()]
+        causes = [t.problem.cause for t in consumer._session.troubles.ongoing.values()]
         assert ["which no broker knows" in cause for cause in causes] == [True] * reachable
 
 

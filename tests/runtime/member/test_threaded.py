@@ -627,13 +627,13 @@ def test_troubles_of_the_thread_are_those_of_the_client() -> None:
     troubles = Troubles()
     proxy = threaded_driver._TroublesProxy(troubles, at_once)
     problem = Problem(subject="broker 1", cause="refused", advice="check it")
-    assert not proxy.open
+    assert not proxy.ongoing
     for end in (proxy.succeeded, lambda key, _: proxy.forget(key)):
         proxy.failed("key", 1.0, problem, since=0.5)
-        assert proxy.open  # else no success would be reported: most callers look first
-        assert [one.began_at for one in troubles.open.values()] == [0.5]
+        assert proxy.ongoing  # else no success would be reported: most callers look first
+        assert [one.began_at for one in troubles.ongoing.values()] == [0.5]
         end("key", 2.0)
-        assert not troubles.open
+        assert not troubles.ongoing
 
 
 def test_logins_of_the_thread_are_those_of_the_client() -> None:

@@ -163,7 +163,7 @@ SASL = (
     _refused(
         "SCRAM with a salt that is none",
         sasl(challenge(salt="%%%")),
-        "the server's message has base64 that is none",
+        "the server's message has invalid base64",
     ),
     _refused(
         "SCRAM with another's nonce",

@@ -63,10 +63,10 @@ _CLOSING = 6.0
 
 _CANCELLATION = 0.1
 """L5: seconds that a call may take to end after its cancellation."""
-_COMMIT_SHARE = 0.375
+_COMMIT_FRACTION = 0.375
 """Share of the rebalance timeout for the last commit, if no record is in flight: half of the time
 until the deadline of the revocation. After the callback, commits get half of the time left."""
-_REST_SHARE = 0.1875
+_REST_FRACTION = 0.1875
 """That share, if the last commit has taken all of its time."""
 
 _RETURNS = MEMBERSHIP | {"FindCoordinator"}
@@ -255,7 +255,7 @@ class Liveness:
         late = self._recorder.elapsed(
             run, event.time, deadlines.must_rejoin_since, deadlines.polled_at
         )
-        if late > run.opening.rebalance_timeout * (_COMMIT_SHARE + _REST_SHARE) + 2 * _SLACK:
+        if late > run.opening.rebalance_timeout * (_COMMIT_FRACTION + _REST_FRACTION) + 2 * _SLACK:
             text = f"{run.name} must rejoin, and has not for {late:.1f} s"
             self._recorder.report("L2", event, text, deadlines.must_rejoin_by, number)
             deadlines.must_rejoin_since = None
@@ -273,8 +273,8 @@ class Liveness:
         commits = deadlines.commit_count or _commits(run)
         # The callback of the next assignment may begin when the last commit ends.
         committing = 0.0 if commits else max(0.0, deadlines.committed_at - at)
-        share = _COMMIT_SHARE if commits else _REST_SHARE
-        limit = min(committing, timeout * _COMMIT_SHARE) + timeout * share + _SLACK
+        share = _COMMIT_FRACTION if commits else _REST_FRACTION
+        limit = min(committing, timeout * _COMMIT_FRACTION) + timeout * share + _SLACK
         if late > max(REJOIN, limit):
             text = f"{run.name} has revoked partitions, and has not rejoined for {late:.1f} s"
             self._recorder.report("L2", event, text, by, number)

@@ -30,7 +30,7 @@ from ..events import (
 )
 from .recorder import CONSUMER_HEARTBEAT, Handlers, MemberRun, Recorder
 
-_DRAIN_SHARE = 0.75
+_DRAIN_FRACTION = 0.75
 """Share of the rebalance timeout for which a revocation waits for the records in flight."""
 
 _EARLY = 1e-6
@@ -167,7 +167,7 @@ class Revocations:
             return
         for tp, (by, at) in sorted(member.due.items()):
             late = self._recorder.elapsed(run, event.time, at, member.called_at)
-            if late > run.opening.rebalance_timeout * _DRAIN_SHARE + _GRACE:
+            if late > run.opening.rebalance_timeout * _DRAIN_FRACTION + _GRACE:
                 text = f"{run.name} has not revoked {tp} for {late:.1f} s"
                 self._recorder.report("S18", event, text, by, number)
                 del member.due[tp]
@@ -178,7 +178,7 @@ class Revocations:
         run, member = self._of(event.member)
         self._check_due(number, event, run, member)
         member.calling = True
-        drain = run.opening.rebalance_timeout * _DRAIN_SHARE - _EARLY
+        drain = run.opening.rebalance_timeout * _DRAIN_FRACTION - _EARLY
         for tp in event.partitions:
             member.due.pop(tp, None)
             in_flight = member.in_flight.pop(tp, {})
