@@ -166,10 +166,10 @@ def test_troubles_of_the_heartbeat_thread_are_stored_in_the_applications_loop() 
     threads.failed("key", 20.0, problem(), since=0.0)
     assert ours.ongoing == {}
     calls.pop()()
-    assert (ours.lasting(20.0), threads.open) == ([(problem(), 20.0)], ours.ongoing)
+    assert (ours.lasting(20.0), threads.ongoing) == ([(problem(), 20.0)], ours.ongoing)
     threads.succeeded("key", 21.0)
     calls.pop()()
-    assert threads.open == {}
+    assert threads.ongoing == {}
 
 
 # ---------------------------------------------------------------- a consumer's and a member's
