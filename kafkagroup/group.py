@@ -220,7 +220,7 @@ class GroupMember(Service):
             max_stall=options.rebalance_timeout,
             # A heartbeat thread extends the lease while the loop is stalled: after the stall, the
             # deadlines of scopes would be outdated. With `membership` there is no such thread.
-            has_deadlines=not is_threaded or options.membership is not None,
+            timed=not is_threaded or options.membership is not None,
             log=self._log,
         )
         self._history = History()

@@ -38,14 +38,14 @@ class Generation:
         lease_expires_at: float,
         clock: LeaseClock,
         *,
-        has_deadlines: bool,
+        timed: bool,
     ) -> None:
         self._info = info
         self._origin = Origin(f"the member {info.member_id}")
         self._lease_expires_at = lease_expires_at
         """On the lease clock, `_clock`."""
         self._clock = clock
-        self._has_deadlines = has_deadlines
+        self._timed = timed
         """Whether scopes have a deadline. With a heartbeat thread they have none: after a blocked
         loop resumes, the deadline would cancel them before the loop sees that it was extended."""
         self._scopes: set[anyio.CancelScope] = set()
@@ -123,7 +123,7 @@ class Generation:
 
     @property
     def _deadline(self) -> float:
-        return self.lease_expires_at if self._has_deadlines else float("inf")
+        return self.lease_expires_at if self._timed else float("inf")
 
     @property
     def _lease_left(self) -> float:
@@ -155,18 +155,18 @@ class GenerationQueue(Application):
         on_lease_expired: Callable[[], object],
         *,
         max_stall: float,
-        has_deadlines: bool,
+        timed: bool,
         log: MembershipLog,
     ) -> None:
         """`lease_expires_at`: returns the end of the member's lease, on the lease clock.
         `on_lease_expired`: called after a generation was ended because the lease has expired.
         `max_stall`: seconds that the event loop may be stalled while a thread sends heartbeats.
-        `has_deadlines`: whether scopes have a deadline."""
+        `timed`: whether scopes have a deadline."""
         self.strategies = strategies
         self.lease_expires_at = lease_expires_at
         self._on_lease_expired = on_lease_expired
         self.max_stall = max_stall
-        self.has_deadlines = has_deadlines
+        self.timed = timed
         self._log = log
         self._clock: LeaseClock
         """Set by `bind_clock`."""
@@ -324,7 +324,7 @@ class GenerationQueue(Application):
 
     async def assign(self, generation: GenerationInfo) -> None:
         self.latest = self.pending = Generation(
-            generation, self.lease_expires_at(), self._clock, has_deadlines=self.has_deadlines
+            generation, self.lease_expires_at(), self._clock, timed=self.timed
         )
         self._log.generation_assigned(generation)
         self.changed.notify()

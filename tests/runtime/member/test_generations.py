@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 class Queue:
     """A queue whose member has a lease of ten seconds."""
 
-    def __init__(self, *, has_deadlines: bool = True) -> None:
+    def __init__(self, *, timed: bool = True) -> None:
         self.offset = 1000.0
         """How far the lease clock, which has its own zero, is ahead of the loop's."""
         self.lease_expires_at = self.lease_now() + 10.0
@@ -31,7 +31,7 @@ class Queue:
             lambda: self.expiries.append(anyio.current_time()),
             max_stall=7.0,
             log=MembershipLog("member", "c", "g"),
-            has_deadlines=has_deadlines,
+            timed=timed,
         )
         self.queue.bind_clock(LeaseClock(self.lease_now, anyio.current_time))
 
@@ -117,7 +117,7 @@ async def test_scopes_end_with_the_lease_and_move_with_it() -> None:
 async def test_beside_a_heartbeat_thread_scopes_have_no_deadline() -> None:
     """After a blocked loop resumes, the deadline would cancel them before the loop has seen that
     the lease was extended."""
-    work = Queue(has_deadlines=False)
+    work = Queue(timed=False)
     generation = await work.begin()
     with generation.scope() as scope:
         assert scope.deadline == float("inf")
@@ -131,7 +131,7 @@ async def test_beside_a_heartbeat_thread_scopes_have_no_deadline() -> None:
 
 async def test_beside_a_heartbeat_thread_a_scope_after_the_lease_is_cancelled() -> None:
     """Nothing has noticed the end of the lease yet, and no deadline cancels the scope."""
-    work = Queue(has_deadlines=False)
+    work = Queue(timed=False)
     generation = await work.begin()
     called = {}
     for seconds in (9.5, 0.5):
@@ -300,11 +300,9 @@ async def test_a_generation_shows_its_number_member_and_leadership() -> None:
     clock = LeaseClock(anyio.current_time, anyio.current_time)
     members = {"a": b"1", "b": b"2"}
     leading = Generation(
-        GenerationInfo(3, "a", "a", "plain", members, b"x"), 1.0, clock, has_deadlines=True
+        GenerationInfo(3, "a", "a", "plain", members, b"x"), 1.0, clock, timed=True
     )
-    following = Generation(
-        GenerationInfo(3, "b", "a", "plain", {}, b""), 1.0, clock, has_deadlines=True
-    )
+    following = Generation(GenerationInfo(3, "b", "a", "plain", {}, b""), 1.0, clock, timed=True)
     assert (repr(leading), repr(following)) == (
         "<Generation 3 of a, leads>",
         "<Generation 3 of b>",
