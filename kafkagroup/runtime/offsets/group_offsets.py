@@ -2,8 +2,9 @@
 in its purgatory delays them.
 
 The sets of codes in `wire.error_codes` define which errors are retried; the others are permanent. A
-commit succeeds or fails as a whole; a look-up has a result for each partition. The caller sends
-one commit at a time: see `runtime.consume.committer`.
+commit succeeds or raises as a whole, except that a deleted topic does not keep the others from
+being committed; a look-up has a result for each partition. The caller sends one commit at a time:
+see `runtime.consume.committer`.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ _RECHECK_INTERVAL = 1.0
 """Seconds between metadata refreshes for a topic that commits have found deleted."""
 
 _LEAST_TIMEOUT = 1.0
-"""Seconds that an attempt at a commit gets at least, however close the deadline is."""
+"""Seconds that the request of a commit may take at least; the deadline of the commit cancels it
+nevertheless."""
 
 _MAX_UNKNOWN = 5
 """How many times in a row a topic must be unknown before that is an error: not all brokers know a
@@ -130,10 +132,11 @@ class GroupOffsets:
         self._backoff = backoff
         self._deleted_counts: dict[tuple[str, UUID], int] = {}
         """How often in a row commits were refused for a topic, by name and id, that the metadata
-        did not have either. Kept between commits: each commit of a revocation and of a rejoin
-        would retry again, and the group waits for them."""
+        did not have either. Kept between commits: otherwise each commit of a revocation and of a
+        rejoin would retry again, and the group waits for them."""
         self._unanswered: set[TopicPartition] = set()
-        """The partitions of commits without a response, which the coordinator may still execute."""
+        """The partitions of commits that got no response, or were cancelled before it: the
+        coordinator may still execute them."""
         self._refreshed_at = float("-inf")
         """When `refresh_metadata` was last called, on the loop's clock."""
 
@@ -170,7 +173,8 @@ class GroupOffsets:
         responses take.
 
         Raises: CommitFailedError when the identity is no longer a member of the generation,
-        FencedError, BrokerError, AuthenticationError, TransportError, RemoteProtocolError.
+        FencedError, BrokerError, AuthenticationError, TransportError, RemoteProtocolError. For a
+        topic that was deleted or recreated, BrokerError is raised after the others are committed.
         """
         # The ids of the positions are used even if metadata has another id or none: offsets of a
         # deleted topic must not be committed to a new topic of the same name.
@@ -181,8 +185,8 @@ class GroupOffsets:
         if partitions:
             acknowledged = await self._commit_with_retries(commit, partitions, ids, deadline, meter)
         if deleted:
-            # Their offsets are not sent: an application that commits each record would send as many
-            # requests.
+            # Their offsets are not sent: an application that commits after each record would send a
+            # request for each that must fail.
             raise self._deleted_error(min(deleted), ids)
         return acknowledged
 
@@ -196,20 +200,20 @@ class GroupOffsets:
     ) -> Offsets:
         """Commit these partitions until that succeeds, as `commit` describes."""
         called_at = anyio.current_time()
+        acknowledged: Offsets | None = None
         last: Exception | None = None
         pauses: RetryBackoff | None = None
         slow: set[Address] = set()
         with anyio.CancelScope(deadline=deadline):
             for retry in count():
+                is_last = self._max_retries is not None and retry >= self._max_retries
                 if retry:
-                    if self._max_retries is not None and retry > self._max_retries:
-                        break
                     logger.info("group %s: the commit is retried: %s", self._group_id, last)
                     pauses = pauses or self.pauses()
                     await pauses.wait(deadline)
                 try:
                     acknowledged = await self._commit_once(
-                        commit, partitions, ids, deadline, meter, slow
+                        commit, partitions, ids, deadline, meter, slow, is_last=is_last
                     )
                 except _Retry as again:
                     last = again.error
@@ -220,6 +224,7 @@ class GroupOffsets:
                     elif self._count_deleted(topic, ids) >= _MAX_UNKNOWN:
                         raise self._deleted_error(topic, ids) from None
                 except RETRIED_ERRORS as error:
+                    # If all brokers refused the credentials, a retry would not log in either.
                     self._cluster.logins.raise_suspended()
                     self.invalidate_coordinator()
                     last = error
@@ -231,11 +236,15 @@ class GroupOffsets:
                     return await self._commit_once_more(
                         commit, acknowledged, ids, part_until(deadline), meter, slow
                     )
+                if is_last:
+                    break
+        if acknowledged is not None:
+            return acknowledged  # the deadline has ended the repetition
         if last is not None and not isinstance(last, RequestTimeoutError):
             raise last
         raise RequestTimeoutError(
             f"the coordinator did not answer the commit of group {self._group_id!r} within"
-            f" {deadline - called_at:.4g} s: check its broker, or allow more time"
+            f" {anyio.current_time() - called_at:.3g} s: check its broker, or allow more time"
         ) from last
 
     async def _commit_once_more(
@@ -247,8 +256,9 @@ class GroupOffsets:
         meter: Meter | None,
         slow: set[Address],
     ) -> Offsets:
-        """Repeat a commit that has succeeded, because there was no response to an earlier one: the
-        coordinator may have executed that one last. Return the acknowledged offsets."""
+        """Repeat a commit that has succeeded, because there was no response to an earlier one, which
+        the coordinator may have executed after it: most likely it has by now. Return the
+        acknowledged offsets."""
         try:
             repeated = await self._commit_once(commit, acknowledged, ids, deadline, meter, slow)
         except (_Retry, KafkaGroupError) as error:
@@ -284,8 +294,8 @@ class GroupOffsets:
         return True
 
     def has_topic(self, topic: str, ids: Mapping[str, UUID]) -> bool:
-        """Return whether the topic exists with its id in `ids`, if it has one, as of the metadata.
-        A broker before 4.1 does not check the ids of commits."""
+        """Return whether the metadata has the topic, and with the same id if it has one in `ids`.
+        Callers check this because brokers before 4.1 do not check the ids of commits."""
         return not self._cluster.was_deleted_or_recreated(topic, ids.get(topic, NO_ID))
 
     def _deleted_error(self, topic: str, ids: Mapping[str, UUID]) -> BrokerError:
@@ -302,10 +312,9 @@ class GroupOffsets:
         partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, UUID],
     ) -> str | None:
-        """Return a deleted or recreated topic, if the error is an unknown topic; None if all exist.
-
-        A topic may exist although the coordinator does not know it yet.
-        """
+        """If the error is an unknown topic, return the one that was deleted or recreated by the
+        metadata; None if the metadata has all of them, which the coordinator may not know yet, or
+        could not be refreshed. None also for any other error."""
         topics = {tp.topic for tp in partitions}
         if error.code not in ABSENT or not await self.refresh_metadata(topics):
             return None
@@ -334,9 +343,13 @@ class GroupOffsets:
         deadline: float,
         meter: Meter | None,
         slow: set[Address],
+        *,
+        is_last: bool = False,
     ) -> Offsets:
-        """Send a commit of these partitions once; return their offsets. `deadline`: that of all
-        attempts. `slow`: the brokers that did not answer an attempt in time, to which this adds."""
+        """Send a commit of these partitions once; return their offsets, the newest at this attempt.
+        `deadline`: that of all attempts, of which this is the last one that is allowed if
+        `is_last`. `slow`: the brokers that did not answer an attempt in time, to which this adds.
+        """
         broker = await self._coordinator()
         # Also waits while the broker throttles: the checks below must directly precede the request.
         await broker.ready()
@@ -353,13 +366,13 @@ class GroupOffsets:
             )
         # The connection may be dead without a sign, so an attempt gets a part of the time. If the
         # broker did not answer in that part, it may be slow: now it gets all the time that is left.
-        ends_at = deadline if broker.address in slow else part_until(deadline)
+        ends_at = deadline if is_last or broker.address in slow else part_until(deadline)
         sent_at = anyio.current_time()
         try:
             response = await commit_offsets(
                 broker,
                 self._group_id,
-                commit.generation_id,
+                commit.generation_id,  # not the identity's: under KIP-848 its epoch may be higher
                 identity.member_id,
                 offsets,
                 group_instance_id=identity.group_instance_id,
@@ -370,7 +383,7 @@ class GroupOffsets:
                     max(ends_at - sent_at, _LEAST_TIMEOUT), self._cluster.options.request_timeout
                 ),
             )
-        except (TransportError, RemoteProtocolError) as error:
+        except (TransportError, RemoteProtocolError, anyio.get_cancelled_exc_class()) as error:
             self._unanswered.update(offsets)
             if isinstance(error, RequestTimeoutError):
                 slow.add(broker.address)
@@ -436,9 +449,9 @@ class GroupOffsets:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offset of each partition; None for a partition without one.
 
-        Retries until all are reported, without a timeout. Raises: BrokerError, which names a
-        partition, for an error that a retry would not change; AuthenticationError when no broker
-        accepts the credentials.
+        Retries until all are reported, without a timeout. Raises: BrokerError, which names the
+        partition or the group, for an error that a retry would not change; AuthenticationError when
+        no broker accepts the credentials.
         """
         wanted = tuple(dict.fromkeys(partitions))
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
@@ -461,7 +474,7 @@ class GroupOffsets:
         member: Identity | None = None,
         topic_ids: Mapping[str, UUID] | None = None,
     ) -> CommittedOffsets:
-        """Send one OffsetFetch request; never raise an error of the network or the broker.
+        """Send one OffsetFetch request. Errors of the network are not raised, nor are error codes.
 
         A failed look-up must never count as "no offset". `unknown` counts how often in a row the
         coordinator did not know a partition's topic; pass the same mapping with each retry.
@@ -486,7 +499,8 @@ class GroupOffsets:
             if len(found.offsets) == len(partitions):
                 self._report_success(_READING)
             if any(tp in unknown for tp in partitions):
-                # The topic may have been recreated; the next request then has its new id.
+                # The topic may have been recreated; the next request then has its new id, unless
+                # `topic_ids` has the old one.
                 await self.refresh_metadata({tp.topic for tp in partitions})
             return found
         except _Retry as retry:

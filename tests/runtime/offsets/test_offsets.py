@@ -394,6 +394,38 @@ async def test_a_cancelled_commit_does_not_overtake_the_next(network: Any) -> No
         assert group.committed == 2
 
 
+async def test_a_commit_after_a_cancelled_one_is_repeated(network: Any) -> None:
+    """The coordinator may execute the cancelled one last, over another connection. A commit is also
+    cancelled at its own deadline."""
+    async with grouped(network) as group:
+        for timeout, limit in ((20.0, 0.5), (0.5, 20.0)):
+            sent = group.count(OffsetCommitRequest)
+            group.kafka.fail(OffsetCommitRequest, Delay(1.0))
+            with anyio.move_on_after(limit), suppress(RequestTimeoutError):
+                await group.commit(7, timeout)
+            await group.commit(8)
+            assert group.count(OffsetCommitRequest) - sent == 3
+            await group.commit(9)
+            assert group.count(OffsetCommitRequest) - sent == 4
+
+
+async def test_a_commit_succeeds_if_only_its_repetition_gets_no_response(network: Any) -> None:
+    async with grouped(network) as group:
+        broken = group.kafka.fail(OffsetCommitRequest, Close(), times=None)
+        with pytest.raises(TransportError):
+            await group.commit(7, timeout=0.5)
+        broken.stop()
+        sent = group.count(OffsetCommitRequest)
+        lost = group.kafka.fail(
+            OffsetCommitRequest,
+            Swallow(),
+            when=lambda _: group.count(OffsetCommitRequest) > sent + 1,
+        )
+        await group.commit(8, timeout=0.8)
+        assert lost.hits == 1
+        assert group.committed == 8
+
+
 async def test_a_moved_coordinator_is_found(network: Any) -> None:
     async with grouped(network, nodes=2) as group:
         await group.commit(1)
@@ -780,6 +812,18 @@ async def test_the_number_and_backoff_of_commit_retries_are_configurable(
         # Two pauses of 2 s, give or take a fifth; they do not grow beyond the most of all others,
         # or themselves if that is less.
         assert 3.2 <= anyio.current_time() - start <= 4.8
+
+
+async def test_the_last_commit_retry_gets_all_the_time_that_is_left(network: Any) -> None:
+    """It was given up after a third of it, for the sake of a retry that was not allowed."""
+    async with grouped(network) as group:
+        offsets = GroupOffsets(group.offsets._cluster, "g", max_retries=0)
+        group.kafka.fail(OffsetCommitRequest, Delay(3.0))
+        commit = GroupCommit(identity=NO_MEMBER, offsets=SEVEN)
+        assert await offsets.commit(commit, anyio.current_time() + 6) == SEVEN
+        group.kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+        with pytest.raises(RequestTimeoutError, match="within 5 s: check its broker"):
+            await offsets.commit(commit, anyio.current_time() + 9)
 
 
 async def test_zero_commit_retries_raise_the_first_error(network: Any) -> None:
