@@ -350,7 +350,7 @@ class Leave:
     """Note that the membership has ended. The last effect."""
 
     doubt: str = ""
-    """Why the coordinator may still count the member; "" if it does not."""
+    """Why the coordinator may still have the member; "" if it does not."""
 
 
 ClassicEffect = (

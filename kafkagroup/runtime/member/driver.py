@@ -70,7 +70,8 @@ C = TypeVar("C", bound=CoordinatedState)
 logger = logging.getLogger(__name__)
 
 _RebalanceRequest = JoinGroupRequest | SyncGroupRequest
-"""Requests that the coordinator holds until the other members have sent theirs."""
+"""Requests that the coordinator holds: JoinGroup until all members have joined, SyncGroup until the
+leader has sent the assignment."""
 
 # What to report while a request stays in flight for long. A rebalance may take a while, so it is
 # reported later than others, and `health()` has a finding of its own for it.
@@ -98,11 +99,16 @@ _EXPLAINED = frozenset(
 """Codes of a refused join that do not say what to change: `_explain` looks that up."""
 
 _CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
-"""The route of a request -> the id of the broker's connection that sends it."""
+"""The route of a request -> the id of the broker's connection that sends it. "Separate" is from the
+connection "group", on which a JoinGroup may be in purgatory."""
 
 
 class Driver(MemberLoop[C]):
-    """A member of a group that Kafka coordinates, running."""
+    """A member of a group that Kafka coordinates, running.
+
+    `_now` is the lease clock, that of the member's events; `_loop_now` is the loop's, that of
+    reports and metrics.
+    """
 
     _protocol: CoordinatedProtocol[C]
 
@@ -147,23 +153,25 @@ class Driver(MemberLoop[C]):
 
     @property
     def may_be_known(self) -> bool:
-        """Whether the coordinator may count this member, or hold its instance id. Under KIP-848
-        only: there a member that joins again keeps its id."""
+        """Whether the coordinator may still have this member, or hold its instance id. Always False
+        for the classic protocol, where the next member joins under a new id."""
         return self.member.may_be_known
 
     async def confirm(self, partitions: Collection[TopicPartition], deadline: float) -> float:
-        """Return infinity: the coordinator itself refuses late commits."""
+        """Return infinity, as the time until which commits may be sent: the coordinator itself
+        refuses late ones."""
         return float("inf")
 
     def invalidate_coordinator(self, reason: str) -> None:
         """Look up the coordinator again before the next request."""
-        self._request(CoordinatorInvalidated(now=self._now(), reason=reason))
+        self._post_from_outside(CoordinatorInvalidated(now=self._now(), reason=reason))
 
     def _on_coordinator_found(self, found: Node | None) -> None:
         """Have the member look up its coordinator again, if a commit or another request has found
         that it moved. `found`: where it is now; None if all brokers were forgotten."""
         if self.coordinator not in (None, found):
-            self.invalidate_coordinator("another request found that it moved")
+            reason = "another request found that it moved" if found else "all brokers are forgotten"
+            self.invalidate_coordinator(reason)
 
     # ------------------------------------------------------------ running
 
@@ -203,9 +211,10 @@ class Driver(MemberLoop[C]):
             case ReportError(error=error):
                 self._application.on_error(self._explanation(error))
             case Fail(error=error):
-                self._application.on_fatal_error(self._explanation(error))
-                if self.member.is_closed:
-                    self._log.left(str(error), keeps_place=not self.member.leaves_group)
+                explained = self._explanation(error)
+                self._application.on_fatal_error(explained)
+                if self.member.is_closed:  # else `Leave` follows
+                    self._log.left(str(explained), keeps_place=not self.member.leaves_group)
             case FallBack(error=error):
                 logger.info("%s: joins by the classic protocol: %s", self._log.name, error)
                 self.fell_back = True
@@ -216,6 +225,7 @@ class Driver(MemberLoop[C]):
         group_id = self.member.config.group_id
         # The next membership would not report the end of this one's failures.
         self._cluster.troubles.forget((group_id, "membership"))
+        # Without a response to leaving, the coordinator may still have the member.
         self.unanswered_id = self.member.member_id if doubt else ""
         leaving = self.member.leaving
         reason = "" if leaving is None else leaving.reason
@@ -254,8 +264,8 @@ class Driver(MemberLoop[C]):
             with anyio.fail_after(send.timeout):
                 await broker.ready(connection_id)
             if not self.member.awaits(send.token):
-                # Without this, an outdated request would report partitions that were added
-                # since as released, and the coordinator would assign them to other members.
+                # An outdated heartbeat lacks partitions that were added since: the coordinator
+                # would take them as released, and assign them to other members.
                 return
             sent_at = self._loop_now()
             response = await broker.request(
@@ -270,9 +280,10 @@ class Driver(MemberLoop[C]):
         except (TimeoutError, KafkaGroupError) as error:
             self._post_failure(send, error)
         else:
+            self._measure(send.request, response, sent_at)
             if getattr(response, "error_code", 0) in _EXPLAINED:
                 await self._explain(send, response)
-            self._measure(send.request, response, sent_at)
+            # The part of the step that takes too long for the loop: comparing a large target.
             prepare = self._protocol.preparation(self.member, response)
             run_in_thread = self._cluster.options.run_in_thread
             change = None if prepare is None else await run_in_thread(prepare)
@@ -280,7 +291,10 @@ class Driver(MemberLoop[C]):
 
     def _post_failure(self, effect: FindCoordinator | Send, error: Exception) -> None:
         if isinstance(error, TimeoutError):
-            error = RequestTimeoutError(f"no broker answered within {effect.timeout:g} s")
+            what = "no broker named the coordinator"
+            if isinstance(effect, Send):
+                what = "the connection to the coordinator was not ready"
+            error = RequestTimeoutError(f"{what} within {effect.timeout:g} s")
         else:
             logger.debug("%s: %s", self._log.name, error)
         self._post(
@@ -369,7 +383,7 @@ class Driver(MemberLoop[C]):
             # Usually the leader's assignment cannot be decoded.
             failure = error
             self._post(AssignFailed(now=self._now(), error=error))
-        # Also after a failure: it only has the time of the next poll looked up again.
+        # Also after a failure: the timer then only reads again by when a poll is due.
         self._poll_timer.on_assignment_applied()
         if failure is None and (member := self.member).is_current(generation.generation_id):
             now = self._loop_now()

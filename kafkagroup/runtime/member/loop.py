@@ -178,15 +178,15 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         """Leave the group; `closed` is set when that is done. The arguments are the fields of
         `Leaving`, but `deadline` is on the loop's clock."""
         now, left_by = self._now(), self._lease_clock.from_loop_time(deadline)
-        self._request(
+        self._post_from_outside(
             Leaving(now=now, reason=reason, leave_group=leave_group, lost=lost, deadline=left_by)
         )
 
     def _request_assignment(self, event: AssignmentRequested) -> None:
         self._rejoins_requested += 1
-        self._request(event)
+        self._post_from_outside(event)
 
-    def _request(self, event: BaseEvent) -> None:
+    def _post_from_outside(self, event: BaseEvent) -> None:
         """Post an event from outside `run`; a subclass may post it to another thread."""
         self._post(event)
 

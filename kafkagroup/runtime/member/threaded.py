@@ -136,7 +136,7 @@ class ThreadedDriver(Driver[C]):
             raise self._error
         self._check_ended()
 
-    def _request(self, event: BaseEvent) -> None:
+    def _post_from_outside(self, event: BaseEvent) -> None:
         self._post_to_thread(partial(self._post, event))
 
     def _post_to_thread(self, call: Call) -> None:

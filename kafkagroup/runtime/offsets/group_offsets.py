@@ -256,8 +256,8 @@ class GroupOffsets:
         meter: Meter | None,
         slow: set[Address],
     ) -> Offsets:
-        """Repeat a commit that has succeeded, because there was no response to an earlier one, which
-        the coordinator may have executed after it: most likely it has by now. Return the
+        """Repeat a commit that has succeeded, because there was no response to an earlier one: the
+        coordinator may have executed that after this one, and most likely has by now. Return the
         acknowledged offsets."""
         try:
             repeated = await self._commit_once(commit, acknowledged, ids, deadline, meter, slow)
