@@ -25,7 +25,8 @@ from kafkagroup.types import OffsetAndMetadata, TopicPartition
 __all__ = ["PartitionLag", "measure"]
 
 _FETCH_BYTES = 16 << 10
-"""Enough for one record. A broker sends a first batch whole, even if it is larger."""
+"""Enough for most records. In a response, only the first batch is sent whole if it is larger: hence
+the requests of single partitions."""
 
 _MAX_PARTITIONS = 100
 """The limit of partitions in one request: with 16 KiB each, the response stays small."""
@@ -49,7 +50,8 @@ class PartitionLag:
     lag: int | None = None
     """Offsets from the committed one, or from the log's start if that is higher, to the end."""
     seconds: float | None = None
-    """The age of the first record that the group has not processed; 0.0 without one."""
+    """The age of the first record that the group has not processed; 0.0 at the log's end. None if
+    no record was found before the end."""
     reason: str | None = None
     """Why another field is None."""
 
@@ -57,11 +59,13 @@ class PartitionLag:
 async def measure(
     calls: RetriedCalls, groups: Mapping[str, Committed | KafkaGroupError]
 ) -> dict[str, dict[TopicPartition, PartitionLag] | KafkaGroupError]:
-    """Return each group's lag in all partitions of which it has committed offsets, or its error."""
+    """Return each group's lag in all partitions of which it has committed offsets, or its error.
+    Raises: what `calls.one` raises, if a leader does not answer."""
     known = [offsets for offsets in groups.values() if not isinstance(offsets, KafkaGroupError)]
     wanted = sorted({tp for offsets in known for tp in offsets})
     reasons = await _unmeasurable(calls, wanted)
     existing = [tp for tp in wanted if tp not in reasons]
+    # In use: the requests for timestamps need the leaders, also after a refresh.
     with calls.opened().topics.during(tp.topic for tp in existing):
         starts = await _log_offsets(calls, existing, EARLIEST, reasons)
         ends = await _log_offsets(calls, existing, LATEST, reasons)
@@ -130,7 +134,8 @@ async def _log_offsets(
     timestamp: int,
     reasons: dict[TopicPartition, str],
 ) -> dict[TopicPartition, int]:
-    """Return each log's start or end; add partitions whose request failed to `reasons`."""
+    """Return each log's start or end; add partitions whose leader refused to `reasons`.
+    Raises: what `calls.one` raises, if a leader does not answer."""
     logs = LogOffsets(calls.opened(), READ_UNCOMMITTED)
     requested = {tp: timestamp for tp in partitions if tp not in reasons}
     if not requested:
@@ -150,7 +155,8 @@ async def _timestamps(
     """
     batches: list[tuple[Node, tuple[_Position, ...]]] = []
     metadata = calls.opened().metadata
-    # A request has each partition once: the offset of another group in it is requested alone.
+    # A request can have a partition only once. Of the offsets that groups have in a partition,
+    # `dict` keeps one; the others are requested alone below.
     for node, positions in _by_leader(metadata, dict(waiting).items()).items():
         batches += [
             (node, tuple(positions[n : n + _MAX_PARTITIONS]))
@@ -199,8 +205,8 @@ async def _timestamps_of_batch(
 
 
 async def _timestamp(cluster: Cluster, at: _Position) -> int | None:
-    """Return the timestamp of the first record at or after an offset, in milliseconds; None without
-    such a record."""
+    """Return the timestamp of the first record at or after an offset, in milliseconds; None if the
+    first `_FETCH_BYTES` have none, such as a log that ends with many transaction markers."""
     tp, offset = at
     try:
         leader = cluster.leader(tp)

@@ -25,12 +25,12 @@ def decide_partitions_range(
     participants: Iterable[Id], partitions: Iterable[P] | Mapping[Any, P], consumer_id: Id
 ) -> set[P]:
     """Return a run of the sorted partitions; if they do not divide evenly, the runs of the first
-    participants are longer by one.
+    participants, in sorted order, are longer by one.
 
     `participants` are the ids of all consumers, in any order. If `partitions` is a mapping, its
-    values are used. Partitions sort as `TopicPartition` does; those of pykafka, with a
-    `topic.name`, a `leader.id` and an `id`, by these three joined with "-", as in pykafka: 10 comes
-    before 2.
+    values are used. Partitions are sorted by their own order, `TopicPartition` by topic and then
+    number; those of pykafka, with a `topic.name`, a `leader.id` and an `id`, by these three joined
+    with "-", as in pykafka: 10 comes before 2.
     O(participants log participants + partitions log partitions).
     Raises: ConfigurationError if `consumer_id` is not among the participants.
     """

@@ -30,12 +30,12 @@ _VERSION = 1
 _NO_OWNER = -1
 
 _MAX_CAPACITY = 1e9
-"""The largest capacity; 1 / _MAX_CAPACITY is the smallest. Levels are compared as floats."""
+"""The largest capacity; 1 / _MAX_CAPACITY is the smallest."""
 
 _TOTAL = 2**50
 """The sum that all loads of a group are scaled to. Sums of integers do not depend on the order of
 adding, so the next round computes the same levels as this one; and a float holds integers of this
-size exactly. Loads below a 10^15th of the total count as 0."""
+size exactly. Loads below about half a 10^15th of the total count as 0."""
 
 
 def weighted_sticky(
@@ -46,9 +46,9 @@ def weighted_sticky(
     `capacity` is the capacity of this member, which sends it in its subscription. Only the leader
     uses its `max_moves` and `hysteresis`: give all members the same values.
 
-    Partitions without an owner are assigned heaviest first, each to the member whose level is then
-    lowest (the LPT rule); partitions without load by count. Hence, in a fresh assignment of a group
-    whose members all subscribe to the same topics, the level of the fullest member is at most
+    Partitions without an owner are assigned heaviest first, each to the member whose level with it
+    is lowest (the LPT rule); partitions without load by count. Hence, in a fresh assignment of a
+    group whose members all subscribe to the same topics, the level of the fullest member is at most
     4/3 - 1/(3m) times the best possible if all m capacities are equal (Graham 1969), and
     1 + 1/sqrt(3) < 1.578 times if they are not (Kovacs 2010). If the loads are equal, too, counts
     differ by at most one.
@@ -57,8 +57,9 @@ def weighted_sticky(
     - Each round takes at most `max_moves` partitions from their owners; by default a quarter of
       all, and at least 10. Later rounds take more, if needed.
     - Nothing moves while every level is above (1 - hysteresis) times the highest one.
-    - A member gives only to a member whose level was at most (1 - hysteresis) times its own, and
-      only while that level stays at most (1 - hysteresis / 2) times its own. So if all members
+    - A member gives only to a member whose level was at most (1 - hysteresis) times its own when
+      the round began, and a move may raise that level to at most (1 - hysteresis / 2) times the
+      giver's before the move. So if all members
       subscribe to the same topics, and `max_moves` is not 0, the highest level of a stable group
       is at most (mean + smallest / capacity) / (1 - hysteresis): the mean is the sum of the loads
       divided by that of the capacities, the smallest is the fullest member's smallest load above 0,
@@ -70,7 +71,8 @@ def weighted_sticky(
     only guarantee for the levels is that no single move that the rules allow is left.
 
     A partition missing from `loads` counts as 1.0, and so does a load that is not a number of 0 or
-    more; if all loads are 0, each counts as 1.0. A load below a 10^15th of the total counts as 0.
+    more; if all loads are 0, each counts as 1.0. A load below half a 10^15th of the total counts as
+    0.
 
     O(partitions log partitions + partitions x different capacities + pairs of topic and
     subscriber); each partition that is taken costs about as much as one more partition.
@@ -124,11 +126,11 @@ def _assign(spec: GroupSpec, max_moves: int | None, hysteresis: float) -> Assign
     state = _State(group, [_NO_OWNER] * len(claims.owner), [0] * len(order), [0] * len(order))
     for p in owned:
         state.give(p, claims.owner[p])
-    # Withheld partitions are placed, too, so that the levels are those of the next round. Then they
-    # are taken back.
+    # Partitions that a member may still be processing (`WITHHELD`) are placed, too, so that the
+    # levels are those of the next round, which assigns them. Then they are taken back.
     state.place([p for p, owner in enumerate(claims.owner) if owner < 0])
-    waiting = [p for p, owner in enumerate(claims.owner) if owner == WITHHELD]
-    for p in (*waiting, *_taken(state, owned, waiting, bound, hysteresis)):
+    withheld = [p for p, owner in enumerate(claims.owner) if owner == WITHHELD]
+    for p in (*withheld, *_taken(state, owned, withheld, bound, hysteresis)):
         state.take(p)
     held: list[list[TopicPartition]] = [[] for _ in order]
     for p, member in enumerate(state.owner):
@@ -138,22 +140,23 @@ def _assign(spec: GroupSpec, max_moves: int | None, hysteresis: float) -> Assign
 
 
 def _taken(
-    state: _State, owned: Sequence[int], waiting: Sequence[int], bound: int, hysteresis: float
+    state: _State, owned: Sequence[int], withheld: Sequence[int], bound: int, hysteresis: float
 ) -> list[int]:
     """Return the partitions to take from their owners now, so that the next round can assign them.
 
     The next round does not know this round's plan: it finds these partitions free, and places them
-    like any others. So this function tries that placement, and takes fewer partitions unless the
-    levels become lower. The first move alone always passes: the member that the placement chooses
-    has no higher level than the planned one.
+    like any others, together with the `withheld` ones. So this function tries that placement, and
+    takes fewer partitions unless the levels become lower. Without withheld partitions the first
+    move alone always passes, as the member that the placement chooses has no higher level than the
+    planned one; with them, it may have to wait for the next round.
     """
     taken = [p for p, _ in _moves(state, owned, bound, hysteresis)]
     before = state.levels()
     while taken:
         after = state.copy()
-        for p in (*taken, *waiting):
+        for p in (*taken, *withheld):
             after.take(p)
-        after.place([*taken, *waiting])
+        after.place([*taken, *withheld])
         leaving = [p for p in taken if after.owner[p] != state.owner[p]]
         if len(leaving) == len(taken) and after.levels() < before:
             break
@@ -181,6 +184,8 @@ def _moves(
     for pools in givable.values():
         for row in pools.values():
             row.sort()
+    # Loads of givers shrink, so `lightest` may miss one as a taker: few may take, as their levels
+    # were high when the round began.
     lightest = _Lightest(group, state.load, state.count)
     givers = [(-started[giver], giver) for giver in givable]
     heapify(givers)
@@ -248,17 +253,17 @@ class _Group:
 
 def _read_group(spec: GroupSpec, order: Sequence[str], claims: Claims) -> _Group:
     subscribers: dict[str, list[int]] = {topic: [] for topic in claims.numbers}
-    for subscription, group in claims.by_subscription.items():
+    for subscription, members in claims.by_subscription.items():
         for topic in subscription & subscribers.keys():
-            subscribers[topic] += group
+            subscribers[topic] += members
     pools: dict[tuple[int, ...], int] = {}
-    pool: list[int] = []
-    for topic, numbers in claims.numbers.items():
-        number = pools.setdefault(tuple(sorted(subscribers[topic])), len(pools))
-        pool += repeat(number, len(numbers))
+    pool_of: list[int] = []
+    for topic, partitions in claims.numbers.items():  # in the order of the partitions' numbers
+        pool = pools.setdefault(tuple(sorted(subscribers[topic])), len(pools))
+        pool_of += repeat(pool, len(partitions))
     return _Group(
         load=_scaled(spec, claims.partitions),
-        pool=pool,
+        pool=pool_of,
         takers=list(pools),
         capacity=[_usable(spec.members[member].capacity) for member in order],
     )
@@ -312,8 +317,8 @@ class _State:
 
     def place(self, free: Iterable[int]) -> None:
         """Assign free partitions: the heaviest first, among equals those with the fewest
-        subscribers; then move them until no move brings levels closer. With one pool there is no
-        such move."""
+        subscribers; then move each at most once, where that brings levels closer. With one pool no
+        move does."""
         load, pool, takers = self.group.load, self.group.pool, self.group.takers
         row = sorted(free, key=lambda p: (-load[p], len(takers[pool[p]]), p))
         # Those before this index have a load above 0.
@@ -326,9 +331,8 @@ class _State:
         self._place(row[heavy:], by_count=True)
 
     def _place(self, row: Iterable[int], *, by_count: bool) -> None:
-        """Assign each partition to the member whose level is then lowest; among equals, to the one
-        with the fewest partitions. `by_count`: to the member with the fewest partitions for its
-        capacity; among equals, to the one with the lowest level."""
+        """Assign each partition to the member whose level with it is lowest; among equals, to the
+        one with the fewest partitions for its capacity. `by_count`: the other way round."""
         group = self.group
         first, second = (self.count, self.load) if by_count else (self.load, self.count)
         lightest = _Lightest(group, first, second)

@@ -18,8 +18,8 @@ ASSIGNORS: dict[str, Assignor] = {
     for public in (getattr(kafkagroup.assign, name) for name in kafkagroup.assign.__all__)
     if hasattr(public, "protocol_name")
 } | {"weighted-sticky": weighted_sticky()}
-"""Name on the wire -> the assignor, for all that `kafkagroup.assign` makes public; of
-`weighted_sticky`, which returns an assignor, the one with its defaults."""
+"""Name on the wire -> the assignor, for all that `kafkagroup.assign` makes public.
+`weighted_sticky` is a function that returns an assignor: here is the one with its defaults."""
 
 
 def find_assignor(name: str) -> Assignor:
@@ -48,7 +48,8 @@ def find_assignor(name: str) -> Assignor:
 
 
 def try_plan(spec: GroupSpec, assignor: Assignor, was: GroupSpec) -> Plan:
-    """Compute the plan. Raises: ConfigurationError, also for an exception in the assignor."""
+    """Compute the plan of a rebalance of `spec`; `was`: the group before the change.
+    Raises: ConfigurationError, also for an exception in the assignor."""
     try:
         return plan(spec, assignor, was=was)
     except KafkaGroupError:
@@ -60,6 +61,9 @@ def try_plan(spec: GroupSpec, assignor: Assignor, was: GroupSpec) -> Plan:
 
 
 def _located(error: Exception) -> str:
-    """Return the error with the line that raised it."""
+    """Return the error; with the line that raised it, if that is the user's."""
+    text = f"{type(error).__name__}: {error}"
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+    # That of a missing module is in the import system, that of a missing function in this file.
+    is_own = last.filename == __file__ or last.filename.startswith("<frozen ")
+    return text if is_own else f"{text} ({last.filename}, line {last.lineno})"

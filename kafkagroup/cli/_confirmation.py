@@ -25,7 +25,7 @@ def confirm_or_exit(question: str, yes: bool) -> None:
     """
     if yes:
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():  # None: stdin is closed
         raise click.UsageError("there is no terminal to ask on; nothing is changed without --yes")
     if not click.confirm(question, err=True):
         click.echo("Nothing is changed.", err=True)

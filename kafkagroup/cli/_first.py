@@ -19,10 +19,14 @@ async def first(*functions: Callable[[], Awaitable[T]]) -> T:
 
     async def run(function: Callable[[], Awaitable[T]]) -> None:
         try:
-            results.append(await function())
+            result = await function()
         except Exception as error:
-            # Raised below: the task group would wrap it in an ExceptionGroup.
-            errors.append(error)
+            # Raised below: the task group would wrap it in an ExceptionGroup. Another one, also of
+            # a function that is being cancelled, is dropped.
+            if not (results or errors):
+                errors.append(error)
+        else:
+            results.append(result)
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:

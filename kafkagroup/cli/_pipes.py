@@ -7,6 +7,7 @@ would hold.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -39,6 +40,8 @@ async def write_stdout(data: bytes) -> None:
     """
 
     def write() -> None:
+        if sys.stdout is None:  # the program was started with a closed stdout
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         left = memoryview(data)
         while left:
             left = left[os.write(sys.stdout.fileno(), left) :]

@@ -1,5 +1,5 @@
-"""A table that fits the terminal: numbers stay whole, text is folded, and the least important
-columns are left out."""
+"""A table that fits the terminal: text is folded, and the least important columns are left out.
+Numbers stay whole, unless the terminal is too narrow for them alone."""
 
 from __future__ import annotations
 
@@ -65,8 +65,9 @@ class _Column:
 class Table:
     """Rows of cells below a title, as wide as they need, or as the terminal is.
 
-    Columns of `numbers` are right-aligned and never folded. If the columns do not fit, those of
-    `drop` are left out, in its order, until the others fit; a line below names them.
+    Columns of `numbers` are right-aligned and never folded. Before text is folded, empty columns
+    are left out. If the others do not fit, those of `drop` are left out, in its order, until the
+    rest fits; a line below names all that are left out.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ def _room(columns: Sequence[_Column], width: int) -> int:
 
 def _widths(columns: Sequence[_Column], width: int) -> list[int]:
     """Return the widths of columns: the widest texts are folded until all columns fit. If even the
-    numbers do not fit, the widths exceed the terminal's."""
+    numbers do not fit, the widths exceed the terminal's, and rich cuts them off with "…"."""
     room = _room(columns, width)
     least = [one.min_width(_MIN_TEXT_WIDTH) for one in columns]
     if sum(least) > room:

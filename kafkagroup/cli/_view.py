@@ -51,7 +51,8 @@ class _Console(Console):
 
 def console() -> Console:
     """Return a console for stdout, a terminal or not."""
-    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: stdout is closed
+    has_width = is_terminal or "COLUMNS" in os.environ
     return _Console(width=None if has_width else _PIPE_WIDTH, highlight=False)
 
 

@@ -164,7 +164,7 @@ def command(
         )
     if partitions and len(topics) > 1:
         raise click.UsageError("--partition is for one topic")
-    text_form = formatter(form, for_terminal=sys.stdout.isatty())
+    text_form = formatter(form, for_terminal=bool(sys.stdout and sys.stdout.isatty()))
     options = {
         **connection.options(Consumer),
         "group_id": group,  # never the profile's: without --group, nothing is committed

@@ -6,7 +6,7 @@ from typing import TextIO
 
 import click
 
-from kafkagroup import OffsetAndMetadata, TopicPartition
+from kafkagroup import KafkaGroupError, OffsetAndMetadata, TopicPartition
 from kafkagroup.admin import Admin, offsets_to_json
 from kafkagroup.cli._connection import Connection, connected
 from kafkagroup.cli._groups import group_argument
@@ -35,6 +35,9 @@ def command(group: str, selection: Selection, out: TextIO, connection: Connectio
     """
     found, cluster_id = connection.run(lambda admin: _committed(admin, group))
     chosen = {tp: offset for tp, offset in found.items() if tp in selection}
+    if selection and not chosen:
+        # A misspelt topic: the file would look like a backup.
+        raise KafkaGroupError(f"group {group!r} has no committed offsets of what is selected")
     out.write(offsets_to_json(group, chosen, cluster_id) + "\n")
 
 

@@ -32,12 +32,15 @@ def partitions_to_fetch(
 ) -> list[OwnedPartition]:
     """Return the partitions to fetch, those with the fewest buffered bytes first.
 
-    A partition is left out while its position is unknown or in doubt, or its start is not
-    committed, or the rebalance listener is being called for it, or it is paused, revoked, failed,
-    backing off (`now` is on the loop's clock), or has `records_per_partition` records buffered. All
-    are left out without `room` in the buffers (bytes). The bytes that a partition has buffered do
-    not exclude it: a broker with no records for the others holds a long poll without this partition
-    for `fetch_max_wait_ms`, and the application has processed the buffered records long before.
+    A partition is left out while its position is unknown or in doubt, or is the first position in a
+    new partition that must be committed before anything is read there, or the rebalance listener is
+    being called for it, or it is paused, revoked, failed, backing off (`now` is on the loop's
+    clock), or has `records_per_partition` records buffered. All are left out without `room` in the
+    buffers (bytes).
+
+    Buffered bytes do not exclude a partition. Otherwise the broker, with no records for the others,
+    would hold their long poll for `fetch_max_wait_ms`; the application would have processed what is
+    buffered long before, and would wait for the next poll.
     """
     if room <= 0:
         return []

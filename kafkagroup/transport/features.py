@@ -23,7 +23,8 @@ class FinalizedFeatures:
 
 
 async def request_features(broker: BrokerClient) -> FinalizedFeatures:
-    """Request the features. Raises: what `BrokerClient.request` raises."""
+    """Request the features. Raises: what `BrokerClient.attempt` raises; RemoteProtocolError if the
+    broker returns an error code."""
     response = await broker.attempt(
         ApiVersionsRequest(
             client_software_name="kafkagroup", client_software_version=SOFTWARE_VERSION

@@ -1,7 +1,8 @@
 """Which cluster a client works with.
 
-A response of another cluster is never used: its connection is closed. One broker of another cluster
-does not mean that the client's cluster has changed: `recovery` decides that. No I/O.
+A response of another cluster is never used: its connection is closed. Only Metadata names the
+cluster; a new connection holds all other responses back until it has one. One broker of another
+cluster does not mean that the client's cluster has changed: `recovery` decides that. No I/O.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class ClusterIdentity:
         it has changed, what the caller read before is of the earlier cluster."""
 
     def refusal(self, response: object, name: str) -> MisdirectedError | None:
-        """Return why a response must not be used; None if it may. The first cluster id becomes the
-        client's. `name`: the broker's address, for the error."""
+        """Return why a response must not be used; None if it may, for all that this response says.
+        The first cluster id becomes the client's. `name`: the broker's address, for the error."""
         # Checked in every response, although only Metadata and ApiVersions are known to have this
         # code: no response that has it contains a result.
         if getattr(response, "error_code", 0) == _REBOOTSTRAP_REQUIRED:

@@ -157,6 +157,13 @@ def test_no_offsets_of_an_absent_group_are_exported(kafka: EmbeddedKafka) -> Non
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", message)
 
 
+def test_no_offsets_of_an_absent_topic_are_exported(kafka: EmbeddedKafka) -> None:
+    """The file looked like a backup of the misspelt topic."""
+    done = run("export-offsets", "idle", "--topic", "typo", "-b", kafka.bootstrap_servers)
+    message = "kafkagroup: group 'idle' has no committed offsets of what is selected\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", message)
+
+
 def test_short_help_is_the_help_but_not_of_a_command_to_run() -> None:
     for path in ((), ("lag",), ("topics", "create")):
         short, long = (CliRunner().invoke(app, [*path, name]) for name in ("-h", "--help"))

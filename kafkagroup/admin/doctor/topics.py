@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kafkagroup._topics import LEGAL_NAME_RULE
 from kafkagroup.admin.doctor.cluster import metadata_of
 from kafkagroup.admin.doctor.findings import Finding, denied, failed, ok, warning
 from kafkagroup.admin.doctor.requesting import request_from
 from kafkagroup.admin.doctor.transactions import examine_transactions
 from kafkagroup.errors import (
     AuthorizationError,
+    BrokerError,
     ErrorCode,
     KafkaGroupError,
     broker_error,
@@ -35,7 +37,10 @@ async def examine_topic(
     def failed_or_denied(check: str, error: KafkaGroupError) -> Finding:
         if isinstance(error, AuthorizationError):
             return denied(check, subject, error, f"--topic {name}", options)
-        return failed(check, subject, error, "try again; then look into the brokers' logs")
+        advice = "try again; then look into the brokers' logs"
+        if isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+            advice = f"no topic can have this name: names have {LEGAL_NAME_RULE}"
+        return failed(check, subject, error, advice)
 
     try:
         metadata = await metadata_of(servers, options, name)
@@ -45,9 +50,10 @@ async def examine_topic(
     if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         advice = (
             "check its name, which is case-sensitive, and that this is its cluster:"
-            " Admin.list_topics() lists them, and Admin.create_topics() creates it"
+            " Admin.list_topics() lists its topics, and Admin.create_topics() creates one"
         )
         return [failed("topic", subject, "there is no such topic", advice)]
+    # With partitions, the code is of one of them, such as LEADER_NOT_AVAILABLE: see `_replicas`.
     if topic.error_code and not topic.partitions:
         refusal = broker_error(topic.error_code, operation="DESCRIBE", topic=name)
         return [failed_or_denied("topic", refusal)]
@@ -99,7 +105,8 @@ def _numbers(numbers: Sequence[int], count: int) -> str:
 
 
 async def _check_may_read(cluster: Cluster, tp: TopicPartition) -> None:
-    """Check whether records may be read; they are not decoded. Raises: BrokerError."""
+    """Check whether records may be read; they are not decoded. Raises: BrokerError, and
+    what `Cluster.refresh` and a request raise."""
     with cluster.topics.during([tp.topic]):
         await cluster.refresh()
     response = await cluster.leader(tp).fetch_messages({tp: 0}, max_wait=0, partition_max_bytes=1)

@@ -94,8 +94,8 @@ class TopicWatch:
         """Set `pattern`, request all topics, and return those that match: the caller then
         subscribes to them. Raises: what `refresh` raises."""
         self.pattern = pattern
-        # Before the request, so that its response counts: two responses that lack a topic prove
-        # that it is new when it appears.
+        # Before the request, so that its response counts. A topic is taken for new, and read from
+        # its start, only if two responses since the subscription lack it.
         self._new_partitions.subscribe(frozenset(), pattern)
         self._cluster.requests_all_topics = True
         await self.refresh()
@@ -147,7 +147,8 @@ class TopicWatch:
         return self._subscriber.topics | {tp.topic for tp in self._session.delivery.owned}
 
     def _in_use(self) -> frozenset[str]:
-        """Return the topics whose metadata the consumer needs at all times."""
+        """Return the topics whose metadata the consumer needs at all times: those of the next
+        assignment, too, and in a leader those of all members."""
         return self._requested() | self._subscriber.topics_in_use
 
     # ------------------------------------------------------------ the metadata
@@ -169,6 +170,7 @@ class TopicWatch:
                 continue
             requested_at = self._clock()
             try:
+                # Refreshes the metadata, and notes which topics its response lacks.
                 await self._new_partitions.refresh(
                     coordinator_matches=self._session.member.protocol.coordinator_assigns
                 )
@@ -189,14 +191,16 @@ class TopicWatch:
     # ------------------------------------------------------------ reports
 
     def check(self) -> None:
-        """Report what keeps requested topics from being consumed. Called when the application has
-        requested others, or their metadata has changed."""
+        """Report requested topics that may not be described, and have `run` report those that
+        cannot be consumed, and request missing metadata. Called when the application has requested
+        other topics, or metadata has changed."""
         self._report_denied()
         self._changed.set()
 
     def _report_denied(self) -> None:
-        """Report once each requested topic whose authorization is denied: otherwise the application
-        would wait for its records without knowing why none arrive."""
+        """Let the application's next call raise an error for each requested topic whose
+        authorization is denied, once per refusal: otherwise it would wait for records without
+        knowing why none arrive."""
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         topics = self._cluster.metadata.topics
         denied = frozenset(
@@ -208,7 +212,7 @@ class TopicWatch:
         self._denied = denied
 
     def _report_unusable(self) -> None:
-        """Report the requested topics that cannot be consumed."""
+        """Warn of the requested topics that cannot be consumed, also of denied ones."""
         troubles, metadata, now = self._cluster.troubles, self._cluster.metadata, self._clock()
         requested = self._requested()
         for name in self._unusable - requested:
@@ -225,6 +229,7 @@ class TopicWatch:
                     warn_after=_UNUSABLE_TOPIC_WARN_AFTER,
                     warn_interval=_UNUSABLE_TOPIC_INTERVAL,
                 )
+            # A topic that the metadata lacks has no known problem either.
             elif name in self._unusable and name in metadata.topics:
                 self._unusable.remove(name)
                 troubles.succeeded(("topic", name), now)

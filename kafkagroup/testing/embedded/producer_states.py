@@ -120,9 +120,10 @@ class ProducerStates:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, ends_epoch: bool
     ) -> ErrorCode:
-        """Return the error for a marker of this producer. `ends_epoch`: whether it is of
-        transaction version 2, in which the marker's epoch is above that of the records (KIP-1228);
-        a repeated marker is accepted."""
+        """Return the error for a marker of this producer. `ends_epoch`: whether the
+        marker is of transaction version 2: then its epoch must be above that of the open
+        transaction's records (KIP-1228). Without an open transaction a marker of the same epoch is
+        a repeated one, and accepted."""
         known = self._producers.get(producer_id, _Producer())
         is_open = known.open_from is not None
         if epoch < known.epoch or (ends_epoch and is_open and epoch == known.epoch):
@@ -134,11 +135,12 @@ class ProducerStates:
     # ------------------------------------------------------------ changes
 
     def note_marker(self, producer_id: int, coordinator_epoch: int) -> None:
-        """Note which coordinator has written the producer's last marker."""
+        """Note which coordinator has written the producer's last marker. Called after `on_append`,
+        as a batch does not name it."""
         self._producers[producer_id].coordinator_epoch = coordinator_epoch
 
     def note_use(self, producer_id: int, now: float) -> None:
-        """Note that a producer wrote now."""
+        """Note that a producer wrote now. Called after `on_append`, which knows no time."""
         self._producers[producer_id].seen_at = now
 
     def expire(self, before: float) -> None:
@@ -215,7 +217,8 @@ class ProducerStates:
         return known is not None and known.open_from is not None and known.epoch == epoch
 
     def aborted(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
-        """Return the aborted transactions that have records in `[start, end)`."""
+        """Return the aborted transactions whose offsets, from the first record to the marker,
+        overlap `[start, end)`."""
         return tuple(
             aborted
             for aborted, marker in self._aborted

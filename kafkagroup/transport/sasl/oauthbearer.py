@@ -24,7 +24,7 @@ _TOKEN = re.compile(r"[-A-Za-z0-9._~+/]+=*")
 
 _KEY = re.compile(r"[A-Za-z]+")
 _VALUE = re.compile(r"[\x21-\x7e \t\r\n]*")
-"""RFC 7628, section 3.1: an extension with a control character could inject another extension."""
+"""RFC 7628, section 3.1. \x01, which it excludes, would begin another extension."""
 
 
 @public
@@ -44,7 +44,8 @@ class Token:
     def __attrs_post_init__(self) -> None:
         if not _TOKEN.fullmatch(self.value.reveal()):
             raise ConfigurationError(
-                "Token.value is no bearer token (RFC 6750): letters, digits and -._~+/ only"
+                "Token.value is no bearer token (RFC 6750): letters, digits and -._~+/,"
+                " and = at the end"
             )
         for key in self.extensions:
             if (
@@ -59,8 +60,8 @@ class Token:
 
 
 TokenCallback = Callable[[], Token | Awaitable[Token]]
-"""Called for each connection, and each time that a session is renewed, at the latest when the last
-token expires. The callback may cache tokens; the library does not."""
+"""Called for each connection, and again before the session ends whose lifetime the broker reports
+(KIP-368), which is at most the token's. The callback may cache tokens; the library does not."""
 
 
 @attrs.frozen
