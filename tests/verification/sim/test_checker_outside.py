@@ -15,6 +15,7 @@ from verification.sim.events import (
     Finished,
     Forgotten,
     Formed,
+    Frozen,
     Healed,
     Killed,
     Lost,
@@ -27,6 +28,7 @@ from verification.sim.events import (
     Revoking,
     Sought,
     Subscribing,
+    Thawed,
     Truncated,
 )
 from verification.sim.test_checker import (
@@ -210,6 +212,13 @@ def test_l10_a_forgotten_commit_is_sent_again_before_its_partition_is_released()
     revoking, revoked = revokes(T0)
     assert broken(owner(), FORGOTTEN, revoking, commits(2), revoked) == []
     assert broken(owner(), revoking, FORGOTTEN, revoked) == []
+
+
+def test_l10_the_time_for_the_last_commit_may_pass_while_the_member_is_frozen():
+    frozen = [of(Frozen), 3.0, of(Thawed)]
+    assert broken(owner(), FORGOTTEN, frozen, closes(T0)) == []
+    assert broken(owner(), FORGOTTEN, frozen, 0.4, closes(T0)) == []
+    assert broken(owner(), FORGOTTEN, frozen, 0.5, closes(T0)) == ["L10"]
 
 
 def test_l10_a_commit_since_then_may_stay_unanswered():

@@ -565,9 +565,10 @@ class Offsets:
 
     def _check_forgotten(self, number: int, event: Revoked, period: OwnershipPeriod) -> None:
         """L10: a member with auto-commit sends what the broker has acknowledged to it once more,
-        unless the broker forgot that only during the revocation, or before the response came.
-        Whether the broker has answered a commit that was sent since does not depend on the
-        member."""
+        unless the broker forgot that only during the revocation, or before the response came; or
+        the member was frozen or throttled until just before the release, so that the time for its
+        last commit passed. Whether the broker has answered a commit that was sent since does not
+        depend on the member."""
         log, run, revoking_by = self._recorder.log(period.tp), period.run, period.revoking_by or 0
         if (
             run.opening.auto_commit
@@ -577,6 +578,7 @@ class Offsets:
             and period.began_by < log.forgotten_by < revoking_by
             and max(period.acked_by, period.sent_by) < log.forgotten_by
             and event.time - period.revoking_at < _LAST_COMMIT_TIMEOUT
+            and event.time - run.hindered_until >= _LAST_COMMIT_TIMEOUT
         ):
             text = (
                 f"{run.name} releases {period.tp}; the broker forgot its commit of {period.acked}"
