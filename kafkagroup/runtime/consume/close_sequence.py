@@ -43,6 +43,11 @@ class CloseSequence:
         """Seconds that the records in flight get."""
         return self._timeout * _DRAIN_FRACTION
 
+    @property
+    def leave_timeout(self) -> float:
+        """Seconds that leaving may take."""
+        return self._timeout * LEAVE_FRACTION
+
     def error(self) -> Exception:
         """Return what calls raise once the consumer is closing."""
         return self.failure or ClosedError("the consumer is closed")
@@ -50,7 +55,7 @@ class CloseSequence:
     def begin_leaving(self, now: float) -> None:
         """Set both deadlines when the member starts to leave."""
         self.drain_deadline = now + self.drain_timeout
-        self.leave_deadline = now + self._timeout * LEAVE_FRACTION
+        self.leave_deadline = now + self.leave_timeout
 
     def end_leaving(self) -> None:
         """Clear the deadlines when the member has left."""

@@ -359,13 +359,16 @@ class Engine(FetchControl):
         self.on_partitions_added()
 
     async def _release_partitions(self, partitions: list[TopicPartition]) -> None:
-        """Without membership: finish the records in flight, commit, release the partitions."""
-        session, timeout = self._session, self._session.closing.drain_timeout
+        """Without membership: finish the records in flight, commit if that is automatic, and
+        release the partitions."""
+        session, closing = self._session, self._session.closing
+        began_at, timeout = anyio.current_time(), closing.drain_timeout
         self._delivery.revoke(partitions)
-        await session.drain(partitions, anyio.current_time() + timeout)
+        await session.drain(partitions, began_at + timeout)
         if session.committer.group_offsets is not None and session.committer.is_automatic:
+            deadline = min(anyio.current_time() + timeout, began_at + closing.leave_timeout)
             try:
-                await session.committer.commit_processed(anyio.current_time() + timeout)
+                await session.committer.commit_processed(deadline)
             except KafkaGroupError as error:
                 logger.warning("the last commit failed: %s", error)
         self._delivery.release(partitions)

@@ -350,6 +350,34 @@ async def test_closing_does_not_wait_for_a_commit_in_flight(
     ]
 
 
+async def test_closing_without_membership_ends_before_the_close_timeout(
+    network: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record is in flight for half of the timeout, and the last commit gets no response."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0", "1"], partition=0)
+        consumer = Consumer(bootstrap_servers="kafka-1", group_id="g", close_timeout=8.0)
+        async with anyio.create_task_group() as tasks:
+
+            async def process() -> None:
+                assert [(await consumer.getone()).offset for _ in range(2)] == [0, 1]
+                await anyio.sleep(100)
+
+            async with consumer:
+                await consumer.assign([TP])
+                await consumer.seek_to_beginning()
+                tasks.start_soon(process)
+                await anyio.sleep(1)
+                kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+                start = anyio.current_time()
+                await consumer.stop()
+                assert anyio.current_time() - start == pytest.approx(7.6)
+            tasks.cancel_scope.cancel()
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert [text.partition(":")[0] for text in warnings] == ["the last commit failed"]
+
+
 # ---------------------------------------------------------------- order
 
 
