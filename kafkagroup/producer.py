@@ -724,18 +724,22 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         await self._sender.flush()
 
     async def partition_count(self, topic: str) -> int:
-        """Return the number of a topic's partitions. Never creates the topic.
+        """Return the number of a topic's partitions, by metadata that may be `metadata_max_age_ms`
+        old. Never creates the topic.
 
-        Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; TransportError.
+        Raises: BrokerError, such as UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; TransportError;
+        ClosedError.
         """
         self._check_open()
         cluster = self._cluster
         assert cluster is not None
         with self._until_stopped():
-            if topic not in cluster.metadata.topics:
+            found = cluster.metadata.topics.get(topic)
+            # Without partitions the topic was absent or refused, which may have changed.
+            if found is None or not found.partitions:
                 with cluster.topics.during((topic,)):
                     await cluster.refresh()
-            found = cluster.metadata.topics.get(topic)
+                found = cluster.metadata.topics.get(topic)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
         if found is None or (code and not found.partitions):
             message = f"topic {topic}"

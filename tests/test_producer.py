@@ -226,6 +226,14 @@ async def test_missing_topics_and_partitions_are_errors() -> None:
             await producer.send("new", b"", partition=5)
 
 
+async def test_a_topic_that_was_missing_is_looked_up_again() -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        with pytest.raises(BrokerError, match="there is no topic late"):
+            await producer.partition_count("late")
+        kafka.create_topic("late", 3)
+        assert await producer.partition_count("late") == 3
+
+
 # ---------------------------------------------------------------- room
 
 
