@@ -6,7 +6,7 @@ import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import get_ident
 from time import time_ns
@@ -349,6 +349,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             )
             with anyio.move_on_at(deadline):
                 return await future
+            # A failure that a task awaits is not raised again by `flush` and the close.
+            assert self._tasks is not None
+            self._spawn(self._tasks, partial(_await_end, future), "a late record")
             error = RequestTimeoutError(
                 "no acknowledgement within"
                 f" delivery_timeout_ms={self._options.delivery_timeout * 1000:g}, in part of which"
@@ -903,6 +906,11 @@ def _as_kafka_group_error(error: Exception) -> KafkaGroupError:
     if isinstance(error, KafkaGroupError):
         return error
     return KafkaGroupError(f"the producer has failed: {error!r}")
+
+
+async def _await_end(future: RecordFuture) -> None:
+    with suppress(NotWrittenError):
+        await future
 
 
 async def _await_all(futures: Sequence[RecordFuture]) -> list[RecordMetadata]:

@@ -447,6 +447,25 @@ async def test_without_room_send_fails_after_the_delivery_timeout() -> None:
                         await producer.send("t", bytes(1_900))
 
 
+async def test_flush_does_not_raise_what_send_has_raised_after_a_wait_for_room() -> None:
+    async with cluster() as kafka:
+        async with Producer(**SERVERS, buffer_memory=2_000, delivery_timeout_ms=50_000) as producer:
+            kafka.fail(ProduceRequest, Swallow(), times=None)
+            first = producer.send_nowait("t", bytes(1_500), partition=0)
+            await anyio.sleep(20)
+            async with anyio.create_task_group() as tasks:
+
+                async def send() -> None:
+                    with pytest.raises(NotWrittenError, match="no room for the record"):
+                        await producer.send("t", bytes(1_500), partition=0)
+
+                tasks.start_soon(send)
+                with pytest.raises(NotWrittenError):
+                    await first
+            await producer.flush()
+        assert producer.metrics().failed_records == 2
+
+
 async def test_records_wait_for_their_topic_in_order() -> None:
     async with cluster(topics={}) as kafka, Producer(**SERVERS) as producer:
         futures = [producer.send_nowait("late", b"%d" % n, partition=0) for n in range(5)]
