@@ -316,14 +316,17 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Write a record; return where it is when it is acknowledged. Waits for room while
         `buffer_memory` is used up.
 
-        The record goes to `partition`. With None the key determines the partition, as in Java's
-        producer, and a record without a key goes to any. `timestamp` in milliseconds since 1970;
-        None: now. When the call is cancelled, an accepted record is written nevertheless.
+        The record goes to `partition`. With None the `partitioner` of the producer decides; without
+        one the key determines the partition, as in Java's producer, and a record without a key goes
+        to any. `timestamp` in milliseconds since 1970; None: now. When the call is cancelled, an
+        accepted record is written nevertheless.
 
         Raises: NotWrittenError, whose `is_maybe_written` says whether the record may be in the log
         all the same; ConfigurationError for what cannot be a record, one larger than
-        `max_request_size`, and a partition that does not exist; what a serializer raises;
-        BufferFullError if there is no room within `delivery_timeout_ms`; ClosedError.
+        `max_request_size`, and a partition that does not exist; what a serializer or the
+        partitioner raises; BufferFullError if there is no room within `delivery_timeout_ms`;
+        ClosedError. With a `transactional_id` also IllegalStateError outside of a transaction, and
+        TransactionAbortedError in one that has failed.
         """
         # Nearly always the producer accepts records, in this loop, and needs no further checks.
         accepting, loop = self._accepting_thread, asyncio_loop()
@@ -374,8 +377,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Accept a record, which is then written in the background; arguments as of `send`. The
         result can be awaited, or not: `flush()` and the close raise failures that were not.
 
-        Raises: BufferFullError while `buffer_memory` is used up; ConfigurationError as `send`, and
-        for a coroutine function as serializer; what a serializer raises; ClosedError.
+        Raises: BufferFullError while `buffer_memory` is used up; ConfigurationError for a coroutine
+        function as serializer; otherwise as `send`, but NotWrittenError only from the result.
         """
         if self._accepting_thread != get_ident():
             self._check_accepts()
@@ -402,7 +405,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Write a record for each value, without keys; return where they are, in the order of
         `values`. Waits for room as `send` does.
 
-        Raises: as `send`, for the first record that was not written, when all have ended.
+        Raises: NotWrittenError for the first record that was not written, when all have ended; what
+        else `send` raises at once, although the records before are accepted.
         """
         self._check_accepts()
         futures = []
@@ -710,7 +714,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     async def ready(self) -> None:
         """Wait until there is room for the record that was last refused with BufferFullError, and
-        for another of up to `max_request_size`, or half of `buffer_memory`. Raises: ClosedError."""
+        `max_request_size` bytes or half of `buffer_memory` are free. Raises: ClosedError."""
         self._check_open()
         with self._until_stopped():
             await self._room.wait_any()
@@ -807,8 +811,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             raise NotStartedError("the producer is not started; use `async with` or start()")
 
     async def stop(self) -> None:
-        """Wait for what was accepted, within the close timeout, and close. A second call does
-        nothing, and so does a call in a process that was forked from the one that started it.
+        """Wait for what was accepted, within the close timeout, and close. A transaction whose
+        block is still running is aborted. A second call does nothing, and so does a call in a
+        process that was forked from the one that started it.
 
         Raises: NotWrittenError for records that failed, or were not acknowledged in time, and whose
         results were not awaited.
@@ -823,7 +828,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         traceback: TracebackType | None,
     ) -> None:
         await super().__aexit__(exc_type, exc_value, traceback)
-        if exc_value is None:  # which must not be replaced; the failure is logged
+        if exc_value is None:  # otherwise that is raised, and unread failures are only logged
             self._raise_unread()
 
     def _raise_unread(self) -> None:
@@ -867,7 +872,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     async def _end_transaction(self, timeout: float) -> None:
         """Wait for the commit or abort that is running, or abort the transaction of an open block.
-        Its records have half of the timeout."""
+        Either waits for records during half of the timeout at most."""
         self._record_wait_deadline = anyio.current_time() + timeout / 2
         if (wait := self._record_wait) is not None:
             wait.deadline = min(wait.deadline, self._record_wait_deadline)

@@ -55,9 +55,9 @@ class Accumulator:
         self.on_open: Callable[[PartitionQueue], None] = lambda _: None
         """Called when a queue begins a batch, and so has closed the one before."""
         self.on_full: Callable[[], None] = lambda: None
-        """Called when there is no room for a record."""
+        """Called when `add` has no room for a record."""
         self._needed = _RECORD_OVERHEAD
-        """The bytes of the last record that there was no room for."""
+        """The bytes of the last record or encoded batch that there was no room for."""
         self._batch_size = batch_size
         self._delivery_timeout = delivery_timeout
         self._max_in_flight = max_in_flight
@@ -79,7 +79,8 @@ class Accumulator:
         """Accept a record; return its batch, of which it is the last one. `timestamp` in ms.
 
         Raises: BufferFullError; ConfigurationError for what cannot be a record, or is too large, or
-        a partition that does not exist; what the partitioner raises.
+        a partition that does not exist; what the partitioner raises. As long as the number of
+        partitions is not known, the last two fail the record later, see `place`.
         """
         if key is not None and type(key) is not bytes:
             key = _bytes("key", key)
@@ -128,9 +129,9 @@ class Accumulator:
         return batch
 
     def add_encoded(self, topic: str, partition: int, encoded: EncodedRecords) -> None:
-        """Accept records that are encoded already, as one batch: for a partition, or with -1 for
-        one that is drawn. The number of partitions must be known. A batch that is larger than the
-        memory is accepted when no other takes any.
+        """Accept records that are encoded already, as one batch: for `partition`, or if that is -1,
+        for one that is drawn. The number of partitions must be known. A batch that is larger than
+        the memory is accepted when no other takes any.
 
         Raises: BufferFullError; ConfigurationError for a partition that does not exist.
         """
@@ -160,7 +161,7 @@ class Accumulator:
         created_at: float,
     ) -> ProduceBatch:
         """Add a record to the open batch of a queue, or to a new one. `created_at`: when the record
-        was accepted; a negative time is now."""
+        was accepted, or the first of those with which it has waited; a negative time is now."""
         batch = queue.open
         is_new = batch is None or batch.size + size > self._batch_size
         if is_new:
@@ -238,7 +239,7 @@ class Accumulator:
         unplaced.move(places)
 
     def _failed(self, unplaced: ProduceBatch, error: Exception, size: int) -> ProduceBatch:
-        """Return a batch of one of the records, which has failed."""
+        """Return a failed batch that has one of the unplaced records."""
         batch = ProduceBatch(unplaced.tp, unplaced.created_at, unplaced.deadline, 0)
         batch.count, batch.size = 1, size
         if not isinstance(error, KafkaGroupError):

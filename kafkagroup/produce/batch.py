@@ -92,7 +92,8 @@ class ProduceBatch:
         self.size = len(self.records)
 
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Give the batch its place in the sequence of its partition, before it is first sent."""
+        """Give the batch its place in the sequence of its partition, before it is first sent, or
+        when it was certainly not written and gets another."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
@@ -145,7 +146,8 @@ class ProduceBatch:
             self.end_event = None
 
     def error_of(self, index: int) -> NotWrittenError | None:
-        """Return why a record of a batch that has ended was not written; None if it was."""
+        """Return why a record of a batch that has ended was not written; None if it was, or has
+        moved."""
         error = self.error
         if error is None:
             return None

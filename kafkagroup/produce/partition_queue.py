@@ -75,7 +75,8 @@ class PartitionQueue:
         self.open: ProduceBatch | None = None
         """The batch that takes further records."""
         self.closed: deque[ProduceBatch] = deque()
-        """Batches that take no more records, and were never sent; without a number."""
+        """Batches that take no more records, and get the next numbers: they were never sent, or
+        certainly not written."""
         self.retried: list[ProduceBatch] = []
         """Batches to send again, in the order of their numbers."""
         self.in_flight: list[ProduceBatch] = []
@@ -143,10 +144,10 @@ class PartitionQueue:
         if now < self.retry_at:
             return None
         if self._is_new_epoch_needed and not self.in_flight:
-            # First send again what may have been written. Brokers refuse batches behind one that
-            # was not written, and after a new epoch late requests of the one before: if the first
-            # retried batch was not written, none was, and none will be. In a transaction the epoch
-            # continues, so a late request of each of them may still be written.
+            # First send again what may have been written. Brokers refuse a batch behind one that
+            # was not written, and late requests of an epoch once they know the next one: if the
+            # first retried batch was not written, none was, and none will be. In a transaction the
+            # epoch continues, so a late request of each of them may still be written.
             candidates = self.retried if self._is_coordinated else self.retried[:1]
             unresolved = next((b for b in candidates if b.is_maybe_written), None)
             if unresolved is not None:
@@ -190,7 +191,7 @@ class PartitionQueue:
             self._is_confirmed = False
             self._is_new_epoch_needed = self._has_unresolved = False
         elif self._is_new_epoch_needed:
-            return None  # while something is in flight, or until the coordinator has given it
+            return None  # something is in flight, or the coordinator has yet to give an epoch
         batch = self.closed[0]
         batch.stamp(*self._identity, self._next_sequence)
         return batch
@@ -262,7 +263,8 @@ class PartitionQueue:
             batch.fail(error)
 
     def _drop(self, batch: ProduceBatch) -> None:
-        """Note that a batch is not sent any more: its number, if it has one, will not be used."""
+        """Note that a batch is not sent any more: its number, if it has one, will not be used,
+        unless an earlier attempt was written."""
         if batch.base_sequence != NO_SEQUENCE:
             self._is_new_epoch_needed = True
             self._has_unresolved = self._has_unresolved or batch.is_maybe_written
@@ -307,7 +309,7 @@ class PartitionQueue:
         return not any(_is_before(other, batch) for other in others if other is not batch)
 
     def number_refused(self, batch: ProduceBatch, error: KafkaGroupError) -> None:
-        """Fail a batch in a transaction that the leader refuses for its number or epoch. After a
+        """In a transaction, fail a batch that the leader refuses for its number or epoch. After a
         batch that has failed this is expected; else it is not known what the leader expects."""
         if not self._is_new_epoch_needed:
             self._has_unresolved = True
@@ -320,8 +322,9 @@ class PartitionQueue:
         self.epoch_refused(batch, at)
 
     def epoch_refused(self, batch: ProduceBatch, at: float) -> None:
-        """Send the batch again in a new epoch: the leader does not accept its epoch, or its number
-        for another reason."""
+        """Send the batch again, in a new epoch unless the coordinator gives the epochs: the leader
+        refuses the epoch of the batch, does not know the producer, or takes the number of the batch
+        for one that was used before."""
         self._is_new_epoch_needed = True
         self.retry(batch, at)
 

@@ -1,7 +1,7 @@
 """The partitions of one topic, and how records without a partition are spread over them.
 
-Records with a key: as Java's producer, so that every client writes them to the same partition.
-Without: KIP-480 and KIP-794. One partition takes some kilobytes, then another one is drawn, the
+Records with a key: as Java's producer, so that both write them to the same partition. Without:
+KIP-480 and KIP-794. One partition takes some kilobytes, then the next one is drawn, each the
 likelier the less it has to send; those without a leader are left out.
 """
 
@@ -19,7 +19,7 @@ from kafkagroup.wire.murmur2 import partition_of
 __all__ = ["TopicQueues"]
 
 _STICKY_BYTES = 16_384
-"""What one partition takes of the records without a key before another one is drawn: Java's default
+"""What one partition takes of the records without a key before the next is drawn: Java's default
 `batch.size`, however large the batches are here."""
 
 

@@ -78,7 +78,8 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     },
     Phase.IN_TRANSACTION: {
         **_TO_ENDED,
-        Phase.ABORTABLE_ERROR: "RecordFailed, or Replied or Refused; CallAbandoned with offsets;"
+        Phase.ABORTABLE_ERROR: "RecordFailed; Replied with an error; Refused; CallAbandoned with"
+        " offsets; OffsetsRequested after other offsets of the same partition got no response;"
         " CommitRequested while something is not answered",
         Phase.COMMITTING: "CommitRequested",
         Phase.ABORTING: "AbortRequested",
@@ -96,7 +97,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     },
     Phase.ABORTING: {
         **_TO_ENDED,
-        Phase.READY: "Replied; or AbortRequested, where nothing was added",
+        Phase.READY: "Replied or Refused; or AbortRequested, where nothing was added",
         Phase.UNRESOLVED: "CallAbandoned",
     },
     Phase.UNRESOLVED: {
@@ -193,7 +194,7 @@ class Transactions:
     executed, and would then be taken for one of the next."""
     call: Call | None = None
     wanted: frozenset[TopicPartition] = frozenset()
-    """Partitions to add by the next request: one is in flight at a time."""
+    """Partitions to add by the next request: one request is in flight at a time."""
     adding: frozenset[TopicPartition] = frozenset()
     """The partitions of the request in flight."""
     add_attempt: Attempt | None = None

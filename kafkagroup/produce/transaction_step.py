@@ -2,10 +2,10 @@
 
 The rules that the state keeps:
 
-- A transaction to which the coordinator has added a partition or a group is ended by exactly one
-  EndTxn, any other transaction by none. From version 2 on a partition or group counts as added once
-  it was attempted. Below version 2 only the response tells, so an abort first waits for the
-  responses to the requests that add.
+- A transaction is ended by EndTxn if a response has said that a partition or a group was added to
+  it, otherwise without a request. From version 2 on a partition or group counts as added once it
+  was attempted. Below version 2 only the response tells, so an abort first waits for the responses
+  to the requests that add.
 - A transaction commits only if no record or request of it has failed, and every request was
   answered.
 - An EndTxn without a response is repeated with the same outcome until it is answered.
@@ -174,7 +174,8 @@ class _Step:
         """Note a call that waits, and return True. If the producer has ended, fail the call with
         its error, and return False.
 
-        Raises: IllegalStateError unless the state is in one of the phases."""
+        Raises: IllegalStateError while another call waits, and in a phase that is not in
+        `phases`."""
         if self.state.call is not None:
             kind, other = call.kind.value, self.state.call.kind.value
             raise IllegalStateError(f"cannot {kind}: another task waits for the {other} to end")
@@ -788,7 +789,7 @@ class _Step:
         return Attempt(send, is_lost=attempt.is_lost and code == ErrorCode.NONE)
 
     def _lost(self, attempt: Attempt) -> Attempt:
-        """Return the attempt after its request failed: lost, if it was sent."""
+        """Return the attempt after its request failed: lost, if it or an earlier one was sent."""
         self._note_lost(attempt.is_in_flight)
         return evolve(attempt, is_in_flight=False, is_lost=attempt.is_uncertain)
 

@@ -1,8 +1,9 @@
 """Events and effects of a producer's transactions.
 
-Events are past tense, effects imperative. Each `Send` is answered exactly once with `Replied`,
-`SendFailed` or `Refused`, after `Sent` if it may have reached the broker. A response echoes the
-token of its effect, and changes nothing once the token is no longer current. Each call of the
+Events are past tense, effects imperative. Each `Send` is answered once with `Replied`, `SendFailed`
+or `Refused`, after `Sent` if it may have reached the broker; perhaps not at all if its token is no
+longer current. An answer echoes the token of its effect, and changes nothing once the token is no
+longer current. Each call of the
 application has a number, which its `Complete` names.
 """
 

@@ -144,7 +144,8 @@ class Service(Explained, ABC):
 
     @property
     def closed(self) -> bool:
-        """Whether the client is closed, or closes now. False before the start."""
+        """Whether the client is closed, or closes now. False before the start, unless `stop` was
+        called already."""
         return self._stop_requested.is_set()
 
     @property
@@ -359,7 +360,8 @@ class Service(Explained, ABC):
     async def start(self) -> None:
         """Start outside `async with`, on asyncio; `stop` may be called from another task.
 
-        Raises: IllegalStateError on trio: there use `async with` or `nursery.start(x.run)`.
+        Raises: what made the start fail; IllegalStateError if the client was started before, and on
+        trio: there use `async with` or `nursery.start(x.run)`.
         """
         self._check_origin()
         if (loop := asyncio_loop()) is None:

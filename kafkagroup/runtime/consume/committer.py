@@ -144,7 +144,7 @@ class Committer:
     ) -> None:
         """Commit the processed offsets that are not committed yet: of all owned partitions, or of
         those in `among` that are still owned. Then renew the other offsets; `max_age` is that of
-        `_renew`. `deadline`, `note` and errors are as for `commit`."""
+        `_renew`. `deadline` and `note` are as for `commit`, the errors as for `send`."""
         async with self._exclusive(deadline):
             owned = self._delivery.owned
             partitions = (owned if among is None else among).values()
@@ -160,8 +160,8 @@ class Committer:
         caller has marked the records in flight as processed.
 
         Raises: CommitFailedError with the partitions lost since the last call, after the owned
-        partitions are committed and the rebalance listener has returned. A call by the listener
-        itself does not raise it. Also what `commit` raises.
+        partitions are committed, and the rebalance listener has returned or the deadline has
+        passed. A call by the listener itself does not raise it. Also what `commit` raises.
         """
         if self._is_in_callback():
             return await self.commit_processed(deadline, note, max_age=self._max_age)
@@ -213,7 +213,8 @@ class Committer:
             if len(self._still_owned(before)) < len(before):
                 return True
             # The coordinator may have refused the commit because it has removed the member, which
-            # learns that from its next heartbeat: wait for two intervals.
+            # learns that from its next heartbeat: wait for two intervals. With an expired lease the
+            # loss may follow at any time: keep waiting.
             may_be_unaware = self.member.may_commit and self.member.identity is identity
             if driver.lease_left > 0.0 and (not may_be_unaware or now >= heartbeat_by):
                 return False
@@ -257,10 +258,10 @@ class Committer:
         """Commit what `prepare` returned, as `commit` does; then renew the offsets of the other
         partitions, see `_renew`.
 
-        Raises: RequestTimeoutError if earlier commits, or the first of many partitions, take all
-        the time; CommitFailedError for partitions that were released since `prepare`, or while the
-        group rebalances; what `GroupOffsets.commit` raises. After an error, some of many partitions
-        may be committed.
+        Raises: RequestTimeoutError if earlier commits, or those of the first of many partitions,
+        take all the time; CommitFailedError for partitions that were released since `prepare`, or
+        while the group rebalances; what `GroupOffsets.commit` raises. After an error, some of many
+        partitions may be committed.
         """
         async with self._exclusive(deadline):
             self.check(commits)  # all before any is committed

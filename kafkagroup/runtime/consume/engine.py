@@ -167,8 +167,8 @@ class Engine(FetchControl):
         may_join: bool = True,
     ) -> None:
         """Consume these topics. `pattern`: the one that they match; None if the application named
-        them. `may_join`: whether a member that has failed, or was expelled, joins again now;
-        otherwise it does when the application polls."""
+        them. `may_join`: whether to join now if the last member has ended; otherwise an expelled
+        one joins again when the application polls."""
         self.topic_watch.end_nothing_to_consume()
         self.topic_watch.subscribe(topics, pattern)
         self.topic_watch.check()

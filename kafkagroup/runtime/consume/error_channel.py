@@ -73,7 +73,7 @@ class ErrorChannel:
         """What is refused, and the error code -> the refusal to raise."""
         self._raised_at: dict[tuple[Hashable, int], float] = {}
         """What is refused, and the error code -> when that was last raised, on the loop's clock.
-        Older than a minute, it is dropped."""
+        Entries older than a minute are dropped."""
         self._without_position: dict[TopicPartition, OwnedPartition] = {}
         """Partitions that wait for a seek, raised by every call until then. `raise_next` drops
         those that have a position again or are revoked."""
@@ -110,7 +110,7 @@ class ErrorChannel:
         if owned.revoked:
             return
         owned.failure = error
-        if owned.is_without_position:  # so that only the application can set one
+        if owned.is_without_position:
             self._without_position[owned.tp] = owned
         else:
             self._of_partitions.append((owned, error))

@@ -1,4 +1,4 @@
-"""Builds fetch requests from the state of a session, and reads responses by topic name."""
+"""Builds fetch requests from the state of a fetch session, and reads responses by topic name."""
 
 from __future__ import annotations
 

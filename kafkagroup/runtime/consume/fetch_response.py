@@ -176,8 +176,8 @@ class ResponseHandler:
     def forget_replica(
         self, owned: OwnedPartition, node_id: int, error: Exception | None = None
     ) -> bool:
-        """Fetch from the leader again if this replica is fetched from; return whether it was.
-        `error`: why the replica does not serve the partition; None if only its time has passed."""
+        """Fetch from the leader again if the partition is fetched from this replica; return whether
+        it was. `error`: why the replica does not serve it; None if only its time has passed."""
         replica = owned.replica
         if replica is None or replica.node_id != node_id:
             return False

@@ -117,8 +117,8 @@ class FetchSources:
         troubles.succeeded("leaders", self._clock())
 
     def _leaderless_problem(self) -> Problem | None:
-        """Describe why owned partitions cannot be fetched; None where only their topics are
-        unknown, which the engine reports."""
+        """Describe why owned partitions cannot be fetched; None if those are all of unknown topics,
+        which the `TopicWatch` reports."""
         metadata = self._cluster.metadata
         leaderless = list(metadata.without_leader(self._delivery.owned))
         # Once for each topic: all of 90,000 partitions may be without a leader.

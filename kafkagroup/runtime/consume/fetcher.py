@@ -306,7 +306,8 @@ class Fetcher:
         def process(response: FetchResponse) -> ResponseProcessing:
             del self._long_polls[key]
             session.on_response(response.session_id, response.error_code)
-            # A full request ends this error. If a full request got it, the next one must back off.
+            # The next request is full, which ends a session error. If this one was full already,
+            # the next one must back off.
             if FetchSession.is_session_error(response.error_code) and not session_request.is_full:
                 return _NO_REQUEST
             return (yield from self._responses.process(fetch, response, session.log_ends, node))
@@ -346,8 +347,8 @@ class Fetcher:
         ]
 
     def _adopt(self, poll: FetchInFlight, owned: OwnedPartition) -> bool:
-        """Let a long poll count for `owned` that was sent in an earlier assignment of its
-        partition, and is still in flight, if it requests the same; return whether it does."""
+        """Let a long poll in flight, which was sent in an earlier assignment of the partition,
+        count for `owned` if it requests the same; return whether it does."""
         metadata = self._cluster.metadata
         if needs_validation(metadata, owned):
             return False

@@ -84,7 +84,8 @@ class HealthFinding:
     detail: str
     """What is wrong, for people to read."""
     partition: TopicPartition | None = None
-    """The partition with the problem; None for a problem of the member."""
+    """The partition with the problem; None for any other problem, and for NO_PROGRESS, whose detail
+    names a partition where there is one."""
 
     def __str__(self) -> str:
         return f"{self.problem.value}: {self.detail}"

@@ -77,7 +77,7 @@ class Leader:
         self.watched_topics: frozenset[str] = frozenset()
         """The topics that the assignment was computed from; none if another member leads."""
         self._must_refresh = False
-        """Whether the assignment was computed without metadata of all topics."""
+        """Whether the refresh before the assignment has failed, so that topics may be missing."""
 
     @property
     def _every_member_computes(self) -> bool:

@@ -133,7 +133,8 @@ class StartCommits:
         self._committing = CoalescingTask(spawn, self._commit_all, "starts of new partitions")
 
     def request(self, owned: OwnedPartition) -> None:
-        """Fetch a partition only after its position is committed. Without a group, at once."""
+        """Fetch a partition only after its position is committed, or a broker has refused that for
+        a reason that lasts. Without a group, fetch at once."""
         if self._committer.group_offsets is not None:
             owned.awaits_start_commit = True
             self._committing.ensure_running()
