@@ -266,34 +266,38 @@ async def test_a_call_where_the_client_may_not_be_used_is_refused() -> None:
 
 
 class Sending:
-    """A broker whose requests fail with an error."""
+    """A broker whose requests fail with an error, before or after they are sent."""
 
-    def __init__(self, error: Exception | None) -> None:
+    def __init__(self, error: Exception | None, *, is_connected: bool) -> None:
         self.error = error
+        self.is_connected = is_connected
         self.sent: list[tuple[object, dict[str, Any]]] = []
 
-    async def request(self, request: object, **options: Any) -> str:
+    async def request(self, request: object, *, on_sent: Callable[[], None], **options: Any) -> str:
         self.sent.append((request, options))
+        if self.is_connected:
+            on_sent()
         if self.error is not None:
             raise self.error
         return "answer"
 
 
 @pytest.mark.parametrize(
-    ("error", "is_lost"),
+    ("error", "is_connected", "is_lost"),
     [
-        (None, False),
-        (BrokerError(LOADING), False),
-        (ConnectionLostError("reset"), True),
-        (RemoteProtocolError("garbage"), True),
+        (None, True, False),
+        (BrokerError(LOADING), True, False),
+        (ConnectionLostError("reset"), True, True),
+        (RemoteProtocolError("garbage"), True, True),
+        (ConnectionLostError("refused"), False, False),
     ],
     ids=str,
 )
 async def test_a_change_may_be_made_if_its_response_is_lost(
-    error: Exception | None, is_lost: bool
+    error: Exception | None, is_connected: bool, is_lost: bool
 ) -> None:
     """A retry then finds it made, which is no error."""
-    change, broker = ChangeAttempts(), Sending(error)
+    change, broker = ChangeAttempts(), Sending(error, is_connected=is_connected)
     assert not change.is_lost
     if error is None:
         assert await change.send(broker, "delete", timeout=3.0) == "answer"  # type: ignore[arg-type]

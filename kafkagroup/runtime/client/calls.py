@@ -58,10 +58,17 @@ class ChangeAttempts:
 
     async def send(self, broker: BrokerClient, request: Request[R], **options: Any) -> R:
         """Send the request of one attempt, with `options` of `BrokerClient.request`."""
+        is_sent = False
+
+        def on_sent() -> None:
+            nonlocal is_sent
+            is_sent = True
+
         try:
-            return await broker.request(request, **options)
+            return await broker.request(request, on_sent=on_sent, **options)
         except (TransportError, RemoteProtocolError):
-            self.is_lost = True
+            # An attempt that found no connection has changed nothing.
+            self.is_lost = self.is_lost or is_sent
             raise
 
 

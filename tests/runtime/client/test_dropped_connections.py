@@ -362,6 +362,23 @@ async def test_partitions_are_added_once(network: Any, fault: Any) -> None:
             assert await refused(admin.add_partitions({"t": 3})) == ErrorCode.INVALID_PARTITIONS
 
 
+async def test_an_attempt_that_was_not_sent_has_deleted_nothing(network: Any) -> None:
+    """The first attempt cannot connect. The second one finds no group: that is an error."""
+    async with kafka_behind(network, idle_limit=9e9, nodes=2) as kafka:
+        kafka.move_coordinator("absent", 2)
+        async with Admin(bootstrap_servers="kafka-1:9092") as admin:
+            handler = network.handlers.pop(("kafka-2", 9092))
+            async with anyio.create_task_group() as tasks:
+
+                async def delete() -> None:
+                    found = await refused(admin.delete_groups(["absent"]))
+                    assert found == ErrorCode.GROUP_ID_NOT_FOUND
+
+                tasks.start_soon(delete)
+                await anyio.sleep(1)
+                network.handlers["kafka-2", 9092] = handler
+
+
 @LOST
 async def test_groups_members_and_offsets_are_removed_once(network: Any, fault: Any) -> None:
     async with kafka_behind(network, idle_limit=9e9) as kafka:
