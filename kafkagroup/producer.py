@@ -91,7 +91,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     `nursery.start(producer.run)`.
     """
 
-    _hot_methods = frozenset(("send_nowait",))  # `Explained` adds nothing to its calls
+    _hot_methods = frozenset(("send_nowait",))  # `Explained` does not wrap it
 
     @takes_options(ProducerOptions)
     def __init__(
@@ -579,7 +579,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         return self._parts()[0].abort_at
 
     def _late_error(self) -> KafkaGroupError:
-        """Return why a transaction is aborted that is still open at its deadline."""
+        """Return why the transaction is aborted, which is still open at its deadline."""
         manager, transaction = self._parts()[0], self._open_transaction
         if manager.must_abort and manager.error is not None:
             return manager.error

@@ -23,7 +23,7 @@ from kafkagroup.wire.batch_writing import EncodedRecords
 __all__ = ["Accumulator"]
 
 _RECORD_OVERHEAD = 48
-"""Bytes that a record counts in addition to key, value and headers: at least what encoding adds."""
+"""Bytes that count for each record besides its key, value and headers: encoding adds no more."""
 
 
 class Accumulator:
@@ -49,6 +49,7 @@ class Accumulator:
         """The bytes of the records that have not ended."""
         self.limit = buffer_memory
         self.max_record = max_request_size
+        """The limit of the bytes of one record, with the header of a batch."""
         self.topics: dict[str, TopicQueues] = {}
         self.on_unplaced: Callable[[TopicQueues], None] = lambda _: None
         """Called when the first record waits for the number of a topic's partitions."""
@@ -220,8 +221,8 @@ class Accumulator:
         return PartitionQueue(TopicPartition(topic, number), self._identities, self._max_in_flight)
 
     def place(self, queues: TopicQueues) -> None:
-        """Give the records that have waited for the number of partitions their partitions, in their
-        order. One whose partition does not exist fails, and one for which the partitioner fails."""
+        """Move the records that have waited for the number of partitions to their queues, in their
+        order. A record fails if its partition does not exist, or the partitioner raises for it."""
         unplaced, queues.unplaced = queues.unplaced, None
         if unplaced is None:
             return

@@ -21,7 +21,7 @@ NO_SEQUENCE = -1
 
 
 class EndEvent(Protocol):
-    """The event for which the tasks wait that await records of a batch."""
+    """The event that wakes the tasks that await records of a batch."""
 
     def set(self) -> None:
         """Wake the tasks: the records have ended, or moved to other batches."""
@@ -58,6 +58,7 @@ class ProduceBatch:
         self.producer_epoch = -1
         self.base_sequence = NO_SEQUENCE
         self.attempts = 0
+        """How often the batch was sent, with the attempt in flight."""
         self.is_maybe_written = False
         """Whether an attempt had no definite response: the records may be in the log."""
         self.has_ended = False

@@ -95,10 +95,11 @@ class PartitionQueue:
         self._leader = -1
         self._topic_id = NO_ID
         self._is_new_epoch_needed = False
-        """Whether a number will never be used, so that those after it cannot be."""
+        """Whether the sequence of numbers cannot continue, such as after a number that will never
+        be used."""
         self._has_unresolved = False
-        """Whether a batch with such a number may have been written, or the leader expects another
-        number for a reason that is not known."""
+        """Whether the batch whose number will not be used may have been written, or the leader
+        expects another number for a reason that is not known."""
 
     def batches(self) -> Iterator[ProduceBatch]:
         """Yield all batches, the oldest first."""

@@ -76,8 +76,8 @@ class TopicQueues:
         return self.unplaced is not None or self.awaiting_count > 0
 
     def resize(self, count: int) -> None:
-        """Note the number of partitions. A smaller one than before is not believed: what was sent
-        to the others is not forgotten."""
+        """Note the number of partitions. A smaller number than before changes nothing: the other
+        queues may have records."""
         for number in range(len(self.queues), count):
             self.queues.append(self._create(self.name, number))
 

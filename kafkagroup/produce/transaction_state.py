@@ -127,7 +127,8 @@ class CallKind(Enum):
 
 @frozen
 class Call:
-    """A call of the application that waits. There is one at a time, but for those with offsets."""
+    """A call of the application that waits; one at a time. Those that commit offsets are in
+    `OffsetCommit`."""
 
     number: int
     kind: CallKind
@@ -136,7 +137,7 @@ class Call:
     timeout_ms: int | None = None
     """The timeout of the transaction to begin; None: that of the last one."""
     former_timeout_ms: int | None = None
-    """The timeout that the coordinator has, if another epoch is only for `timeout_ms`."""
+    """The timeout that the coordinator has now, if an epoch is requested only to change it."""
 
 
 @frozen
@@ -177,7 +178,7 @@ class Transactions:
 
     transactional_id: str
     timeout_ms: int
-    """After which the coordinator aborts an open transaction. It learns that with an epoch."""
+    """The time after which the coordinator aborts an open transaction. InitProducerId sets it."""
     phase: Phase = Phase.UNINITIALIZED
     producer_id: int = -1
     epoch: int = -1
@@ -202,7 +203,8 @@ class Transactions:
     """The partitions that the coordinator has added; from version 2 on, those that were attempted,
     as their leaders add them."""
     groups: frozenset[str] = frozenset()
-    """The groups likewise."""
+    """The groups whose offsets the coordinator has added; from version 2 on, those that were
+    attempted."""
     offset_commit: OffsetCommit | None = None
     doubtful_offsets: Mapping[tuple[str, TopicPartition], OffsetAndMetadata] = field(factory=dict)
     """The offsets by group and partition of requests without a response, which may be executed
@@ -213,8 +215,8 @@ class Transactions:
     commits: bool = False
     """Whether the last transaction is to be committed."""
     is_end_lost: bool = False
-    """Whether an attempt to end the transaction got no response. Later ones do not clear that up,
-    unless they succeed."""
+    """Whether an attempt to end the transaction got no response: it may have been executed, also if
+    a later one is refused."""
     error: KafkaGroupError | None = None
     """The first error of the transaction, or what has ended the producer."""
     trouble: str = ""

@@ -78,8 +78,8 @@ class BeginRequested(BaseEvent):
     version: int
     """The finalized `transaction.version`: 0, 1, or 2 (KIP-890)."""
     timeout_ms: int | None = None
-    """After which the coordinator aborts the transaction if it is still open; None: as the last
-    one."""
+    """The time after which the coordinator aborts the transaction if it is still open; None: as in
+    the last one."""
 
 
 @frozen(kw_only=True)

@@ -63,7 +63,8 @@ class LoadsFile:
         loads: Mapping[TopicPartition, float] = {}
         trouble: str | None = f"reading it takes more than {_READ_TIMEOUT:g} s"
         with anyio.move_on_after(_READ_TIMEOUT):
-            # Abandon the thread: a file system that hangs must not delay the group.
+            # At the timeout the thread is abandoned: a file system that hangs must not delay the
+            # group.
             loads, trouble = await self._threads(self._read)
         if trouble != self._trouble:
             self._trouble = trouble
