@@ -226,6 +226,17 @@ async def test_missing_topics_and_partitions_are_errors() -> None:
             await producer.send("new", b"", partition=5)
 
 
+@pytest.mark.parametrize("partition", ["1", 1.5, 1.0])
+async def test_a_partition_that_is_no_integer_is_refused(partition: Any) -> None:
+    async with cluster(), Producer(**SERVERS) as producer:
+        await producer.send("new", b"")
+        message = f"partition={partition!r}; topic 'new' has partitions 0 to 4"
+        with pytest.raises(ConfigurationError, match=message):
+            await producer.send("new", b"", partition=partition)
+        with pytest.raises(ConfigurationError, match=message):
+            producer.send_nowait("new", b"", partition=partition)
+
+
 async def test_a_topic_that_was_missing_is_looked_up_again() -> None:
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         with pytest.raises(BrokerError, match="there is no topic late"):

@@ -98,12 +98,14 @@ class TopicQueues:
 
     def queue(self, number: int) -> PartitionQueue:
         """Return the queue of a partition. Raises: ConfigurationError if there is none."""
-        if not 0 <= number < len(self.queues):
-            raise ConfigurationError(
-                f"partition={number!r}; topic {self.name!r} has partitions 0 to"
-                f" {len(self.queues) - 1}"
-            )
-        return self.queues[number]
+        try:
+            if 0 <= number < len(self.queues):
+                return self.queues[number]
+        except TypeError:
+            pass  # not an integer
+        raise ConfigurationError(
+            f"partition={number!r}; topic {self.name!r} has partitions 0 to {len(self.queues) - 1}"
+        )
 
     def draw(self) -> int:
         """Return the number of a partition for records without a key. The partitions must be
