@@ -766,8 +766,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         called from any thread."""
         if fork := self._fork_message:
             return not_well(HealthProblem.NOT_RUNNING, fork)
-        if self._error is not None:
-            return not_well(HealthProblem.FAILED, str(self._error))
+        error, manager = self._error, self._transactions
+        if error is None and manager is not None and manager.has_ended:
+            error = manager.error
+        if error is not None:
+            return not_well(HealthProblem.FAILED, str(error))
         if self._sender is None or self.closed:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         return Health(tuple(check_troubles(self._sender.time, self._troubles)))

@@ -407,6 +407,20 @@ async def test_a_later_producer_fences_the_earlier_one(version: int) -> None:
         assert await visible(kafka) == [b"owner"]
 
 
+async def test_a_fenced_producer_is_not_healthy(version: int) -> None:
+    async with cluster() as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as first, Producer(**TRANSACTIONAL):
+            assert first.health()
+            with pytest.raises((ProducerFencedError, TransactionAbortedError)):
+                async with first.transaction() as tx:
+                    tx.send_nowait("t", b"zombie")
+            with pytest.raises(ProducerFencedError) as fenced:
+                async with first.transaction():
+                    pass
+            assert str(first.health()).startswith(f"failed: {fenced.value}")
+
+
 @pytest.mark.parametrize("code", [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS])
 async def test_a_record_waits_only_briefly_for_the_markers_of_the_last_transaction(
     code: ErrorCode,
