@@ -1,4 +1,4 @@
-"""The modules that clients import on first use, so that `import kafkagroup` stays short.
+"""Late modules: those that clients import on first use, so that `import kafkagroup` stays short.
 
 Such an import blocks the event loop for up to 20 ms. A client imports them in a thread of its own
 when it starts, before its loop needs them. Nothing here uses anyio: its backend is one of them.

@@ -41,7 +41,7 @@ class HealthProblem(Enum):
     NOT_RUNNING = "not running"
     """The client was not started, or was closed."""
     FAILED = "failed"
-    """The client ended with an error, which every call raises."""
+    """The client ended with an error, which every later call reports."""
     AWAY = "away"
     """The member left the group because the application did not poll for `max_poll_interval_ms`."""
     NOT_JOINED = "not joined"
@@ -129,7 +129,7 @@ class _Mark:
 
 
 class Checkup:
-    """The state of one member at the last check, to compare the next one with."""
+    """The state of one client at the last check, to compare the next one with."""
 
     def __init__(self, loop_delay: LoopDelay) -> None:
         self._loop_delay = loop_delay
