@@ -734,8 +734,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Return the number of a topic's partitions, by metadata that may be `metadata_max_age_ms`
         old. Never creates the topic.
 
-        Raises: BrokerError, such as UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; TransportError;
-        ClosedError.
+        Raises: BrokerError, such as UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError;
+        AuthenticationError; TransportError; ClosedError.
         """
         self._check_open()
         cluster = self._cluster

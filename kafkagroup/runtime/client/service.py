@@ -264,7 +264,7 @@ class Service(Explained, ABC):
         """A context for a call of the application that may wait for brokers. Without it, a call
         that is in progress when the client stops would repeat its requests on closed connections.
 
-        Raises: ClosedError once everything is closed.
+        Raises: ClosedError if everything is closed, or is closed during the call.
         """
         with anyio.CancelScope() as scope:
             self._pending_calls.add(scope)
