@@ -17,7 +17,7 @@ from kafkagroup.wire.compression import Codec, compress
 __all__ = ["NO_SEQUENCE", "EndEvent", "ProduceBatch", "UnplacedRecords"]
 
 NO_SEQUENCE = -1
-"""The sequence number of a batch that has none: it was never sent, or is not idempotent."""
+"""The sequence number of a batch that has none: it is yet to get one, or is not idempotent."""
 
 
 class EndEvent(Protocol):

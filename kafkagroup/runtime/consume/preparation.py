@@ -1,4 +1,4 @@
-"""Prepares batches that take long to decompress, in a thread, each once.
+"""Prepares the next batch in a thread, if it takes long to decompress.
 
 Not compiled, so that Python lets other threads run between two parts of the work.
 """
