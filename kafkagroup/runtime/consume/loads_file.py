@@ -46,9 +46,9 @@ class LoadsFile:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`max_age`: the age in seconds beyond which loads do not count. `clock` returns the
-        seconds since the epoch."""
-        if not max_age > 0:
-            raise ConfigurationError(f"max_age={max_age}; expected seconds, more than 0")
+        seconds since the epoch. Raises: ConfigurationError for a wrong `max_age`."""
+        if not isinstance(max_age, int | float) or not max_age > 0:
+            raise ConfigurationError(f"max_age={max_age!r}; expected seconds, more than 0")
         self._path = Path(path)
         self._max_age = max_age
         self._clock = clock

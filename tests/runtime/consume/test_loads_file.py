@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,7 +126,7 @@ async def test_the_file_is_read_outside_the_loop(path: Path) -> None:
     assert threads != [threading.current_thread()]
 
 
-@pytest.mark.parametrize("max_age", [0, -1, float("nan")])
-def test_an_invalid_maximum_age_is_an_error(path: Path, max_age: float) -> None:
+@pytest.mark.parametrize("max_age", [0, -1, float("nan"), "60", None])
+def test_an_invalid_maximum_age_is_an_error(path: Path, max_age: Any) -> None:
     with pytest.raises(ConfigurationError, match="expected seconds, more than 0"):
         LoadsFile(path, max_age=max_age)
