@@ -58,18 +58,21 @@ class LoopDelay:
 
     @property
     def longest(self) -> float:
-        """The longest delay of the last 30 to 60 seconds, in seconds."""
+        """The longest delay of the last 30 to 60 seconds before the last report, in seconds."""
         return max(self._longest, self._previous_longest)
 
     def add_delay(self, late: float, now: float) -> None:
         """Add the delay of something that ran, or still waits, `late` seconds after its time."""
-        if now - self._window_began_at >= _WINDOW:
-            self._previous_longest, self._longest, self._window_began_at = self._longest, 0.0, now
+        elapsed = now - self._window_began_at
+        if elapsed >= _WINDOW:
+            # After a pause of two windows, no delay of the last window is recent.
+            self._previous_longest = self._longest if elapsed < 2 * _WINDOW else 0.0
+            self._longest, self._window_began_at = 0.0, now
         self._longest = max(self._longest, late)
 
     def record(self, late: float, now: float) -> None:
         """Add the delay of something that ran `late` seconds after its time; warn of a long one.
-        Call it in a loop: its members share the time of the next warning."""
+        Call it in an event loop: all clients of the loop share the time of the next warning."""
         self.add_delay(late, now)
         if late < self.warn_after or now < _next_warning_at().get():
             return

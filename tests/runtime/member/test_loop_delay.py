@@ -16,6 +16,16 @@ def test_the_largest_loop_delay_of_the_last_minute_is_kept() -> None:
     assert kept == [0.0, 0.2, 0.7, 0.7, 0.7, 0.7, 0.3]
 
 
+def test_a_loop_delay_before_a_pause_of_a_minute_is_not_kept() -> None:
+    """It counted as one of the last minute for 30 seconds after the next report."""
+    delay = LoopDelay("g", 450.0, threaded=False)
+    kept = []
+    for now, late in [(0, 0.7), (61, 0.1), (90, 0.0), (92, 0.0), (122, 0.0)]:
+        delay.record(late, 100.0 + now)
+        kept.append(delay.longest)
+    assert kept == [0.7, 0.1, 0.1, 0.1, 0.0]
+
+
 def test_an_early_wakeup_counts_as_no_delay() -> None:
     delay = LoopDelay("g", 45.0, threaded=False)
     delay.record(-0.5, 100.0)
