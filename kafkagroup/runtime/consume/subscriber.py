@@ -428,8 +428,9 @@ class Subscriber(Application):
     ) -> None:
         """Wait for the records in flight, commit, call the listener, and release the partitions.
 
-        If all is lost meanwhile, the listener is called for a loss instead. A commit would be
-        refused, and over a dead connection it would keep the member from rejoining.
+        If all is lost before the listener is called, `lose` calls it for a loss instead. After a
+        loss nothing waits for commits: they would be refused, and over a dead connection they would
+        keep the member from rejoining.
         """
         session = self._session
         with anyio.CancelScope() as self._revocation_wait:
@@ -444,6 +445,7 @@ class Subscriber(Application):
             return
         if call_listener:
             await self._call_listener(self._session.options.on_partitions_revoked, revoked)
+        if call_listener and not self._has_lost_all:
             with anyio.CancelScope() as self._revocation_wait:
                 # Commits that the callback began: in the next generation they would be refused.
                 await session.committer.wait_for_commits(self._commit_deadline(deadline))

@@ -17,7 +17,7 @@ from kafkagroup.assign import (
     range_assignor,
     sticky_assignor,
 )
-from kafkagroup.errors import ErrorCode
+from kafkagroup.errors import ErrorCode, KafkaGroupError
 from kafkagroup.runtime.consume import large_jobs, leader, subscriber
 from kafkagroup.testing.embedded import EmbeddedKafka, Swallow
 from kafkagroup.transport.threads import WorkerThreads
@@ -188,6 +188,49 @@ async def test_a_removed_member_does_not_wait_for_the_last_commit(
                 dead.stop()
                 tasks.cancel_scope.cancel()
             assert consumer.assignment() == frozenset()
+
+
+async def test_a_member_removed_during_on_revoked_does_not_wait_for_the_commits_of_the_callback(
+    network: Any,
+) -> None:
+    """Nothing answered them, and the member rejoined only when the commit's deadline had passed."""
+    story: list[str] = []
+
+    async def on_revoked(_: object) -> None:
+        story.append("revoked")
+        tasks.start_soon(commit)
+        kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+        await anyio.sleep(1)
+
+    async def commit() -> None:
+        with suppress(KafkaGroupError):
+            await consumer.commit()
+
+    consumer = Consumer(
+        "t",
+        bootstrap_servers="kafka-1",
+        group_id="g",
+        heartbeat_interval_ms=50,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        on_partitions_assigned=lambda _: story.append("assigned"),
+        on_partitions_revoked=on_revoked,
+        on_partitions_lost=lambda _: story.append("lost"),
+    )
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["x", "y"], partition=0)
+        with anyio.fail_after(60):
+            async with consumer, anyio.create_task_group() as tasks:
+                await anext(consumer)
+                await anyio.sleep(2)
+                dead = kafka.fail(OffsetCommitRequest, Swallow(), times=None)
+                tasks.start_soon(anext, consumer)
+                kafka.fail(HeartbeatRequest, ErrorCode.REBALANCE_IN_PROGRESS)
+                await anyio.sleep(2)
+                assert story == ["assigned", "revoked", "lost"]
+                dead.stop()
+                tasks.cancel_scope.cancel()
 
 
 async def test_partitions_unsubscribed_during_a_join_retry_are_revoked_first(
