@@ -88,7 +88,8 @@ class Session:
         security = Security(**options.security) if options.security else None  # type: ignore[arg-type]
         client = ClientOptions(
             client_id=options.client_id,
-            # At most half of the time of a call, which so has time for a second attempt.
+            # At most half of the time of a call, so that there is time for a second attempt; but at
+            # least a second.
             request_timeout=min(options.request_timeout, max(options.api_timeout / 2, 1.0)),
             connections_max_idle=options.connections_max_idle,
             security=security,

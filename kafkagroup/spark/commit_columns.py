@@ -36,10 +36,10 @@ _Array = Any
 
 @attrs.frozen
 class CommitColumns:
-    """The commits among some records, as columns."""
+    """The commits among some records that `decode_commits` can decode, as columns."""
 
     rows: pa.Array
-    """Indices of the records that are commits."""
+    """Indices of the records."""
     group_id: pa.Array
     removed: pa.Array
     """Whether the record is a tombstone."""
@@ -50,8 +50,9 @@ class CommitColumns:
 def decode_commits(
     keys: pa.Array, values: pa.Array, commit_type: pa.DataType, last_millisecond: int
 ) -> CommitColumns:
-    """Decode the commits among these records. `commit_type` is the type of their structs. A time
-    after `last_millisecond` is replaced by it."""
+    """Decode the commits among these records, except those that are left to `events.event_of`.
+    `commit_type` is the type of their structs. A time after `last_millisecond` is replaced by
+    it."""
     key_index, distinct_keys = _keys(keys)
     # A value has version (2 bytes), offset (8), leader epoch (4), metadata with its length, commit
     # time (8), and in version 4 tagged fields.

@@ -1,14 +1,18 @@
 """Commit a stream's offsets to the group, to make its lag visible and to let a new query continue.
 
-Even if the driver fails, the group's offset of a partition is never above the end of the last batch
-in Spark's commit log, and it never goes back, unless `rewind` allows it. A restart uses Spark's
-checkpoint, not the group; exactly-once delivery depends on the sink. Three components commit, and
-all of them only what is in the commit log: the source (when the next batch is planned, or there is
-none to plan), a listener (soon after each batch: the one that `register` installs, or a
-`CommitListener`), and `reconcile` (before a query starts and after it has ended).
+Only batches in Spark's commit log are committed, even if the driver fails, and each commit first
+looks up the group's offset, below which it does not go unless the topic was recreated. A restart
+uses Spark's checkpoint, not the group; exactly-once delivery depends on the sink. Three components
+commit batches: the source (when the next batch is planned, or there is none to plan), a listener
+(soon after each batch: the one that `register` installs, or a `CommitListener`), and `reconcile`
+(before a query starts and after it has ended).
+
+Before the first batch, the source commits the start of a new query (`pin`). It is below the group's
+offset only if `rewind` allows it, if that is itself the start of a query, or if the topic was
+recreated.
 
 The metadata of each commit has the topic's id, and whether the offset is the start of a query. If a
-query fails in its first batch, before there is a commit log, the next one starts there again.
+query fails in its first batch, before there is a commit log, it starts there again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The log ends now and at past times, and the lag of groups over time.
 
 A log's end at a past time is the offset of the first record with that timestamp or a later one. So
-a job that runs once an hour shows the lag at each commit of the hour, not one sample. It is as
-accurate as the producers' clocks.
+a job that runs once an hour shows the lag at many commits of the hour, not at one time. The lag is
+as accurate as the producers' clocks.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LOG_ENDS = (
 at that of the run."""
 
 _SAMPLES = 60
-"""The number of commits of a partition, evenly spread, for which one run looks up the log's end: as
-many as a plot can show. The last commits of each group, which `evaluation` uses, are added."""
+"""The most commits of a partition, evenly spread, for which one run looks up the log's end: as many
+as a plot can show. The last commits of each group, which `evaluation` uses, are added."""
 
 
 def log_ends(

@@ -1,8 +1,8 @@
 """The status of a group's consumption of a partition, by Burrow's rules. Pure.
 
-The rules use the last commits, and no threshold: a lag that shrinks is healthy, and a small lag
-that does not shrink is not. The first rule that applies decides. Source: Burrow's wiki, "Consumer
-Lag Evaluation Rules".
+The rules use the last commits, and by default no threshold: a lag that shrinks is healthy, and a
+small lag that does not shrink is not. The first rule that applies decides. Source: Burrow's wiki,
+"Consumer Lag Evaluation Rules".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Status(IntEnum):
 
     OK = 0
     WARN = 1
-    """The lag grows."""
+    """The lag does not shrink: it grows, or stays the same."""
     STALL = 2
     """The group commits, but always the same offset."""
     STOP = 3

@@ -37,7 +37,8 @@ TOPIC = "__consumer_offsets"
 def events(
     spark: SparkSession, options: Mapping[str, str], *, streaming: bool = False
 ) -> DataFrame:
-    """Return every record of the topic as one event, without commits of aborted transactions.
+    """Return every record of the topic as one event, without commits of aborted transactions unless
+    the option `isolation.level` is `read_uncommitted`.
 
     `options` are the connection options, and the source's options for where to start and end.
     Raises: ConfigurationError.
@@ -107,8 +108,8 @@ def generations(events: DataFrame) -> DataFrame:
 
 def assignments(events: DataFrame) -> DataFrame:
     """Return a row for each member and partition of each recorded assignment. A member without
-    partitions has one row with nulls, and one that left a row with `removed`. Streams groups have
-    tasks instead.
+    partitions has one row with nulls. If a member of a consumer group of KIP-848 or of a share
+    group has left, it has a row with `removed`. Streams groups have tasks instead.
 
     `topic` is null if a record has only the topic's id: join with `topic_names`.
     """

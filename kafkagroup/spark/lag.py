@@ -34,7 +34,7 @@ LAG = (
 """The schema, as Spark's DDL."""
 
 _MAX_FETCHES = 50
-"""The maximum of fetches in flight."""
+"""The most fetches in flight."""
 
 _FETCH_BYTES = 16 << 10
 """The limit of a fetch of one record. A broker returns the first batch whole, even if it is
@@ -60,8 +60,8 @@ class Lag:
     start: int | None = None
     end: int | None = None
     lag: int | None = None
-    """The number of offsets up to the log's end. Compaction and transaction markers leave gaps, so
-    there may be fewer records."""
+    """The number of offsets from the committed one, or the log's start if that is higher, to the
+    log's end. Compaction and transaction markers leave gaps, so there may be fewer records."""
     seconds: float | None = None
     reason: str | None = None
     """Why a value is null."""

@@ -116,7 +116,7 @@ class _Source:
                     except ClusterChangedError as error:
                         logger.info("not this source's: %s", error)
                         self.other_clusters.add(end.cluster_id)
-        except Exception as error:  # such as OSError, for a file that the security options name
+        except Exception as error:  # such as OSError, if the process may open no more files
             logger.warning("offsets are not committed to group %r: %s", group, error)
             return False
         return True

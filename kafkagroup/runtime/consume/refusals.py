@@ -55,7 +55,7 @@ class Refusals:
     def refuse_look_up(
         self, owned: OwnedPartition, error: BrokerError, about: Hashable | None = None
     ) -> None:
-        """As `refuse`, for a look-up of the position. Sets `look_up_at`, when it is repeated."""
+        """As `refuse`, for a look-up of the position, which is repeated at `owned.look_up_at`."""
         now = self._clock()
         owned.look_up_at = retry_time(self._options, owned.count_failure(), now)
         self.refuse(owned, error, about)

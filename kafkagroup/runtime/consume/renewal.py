@@ -1,7 +1,8 @@
 """Finds the committed offsets that a broker has deleted, for a consumer without a membership.
 
 A broker deletes the offsets of a group without members `offsets.retention.minutes` after their last
-commit, by default after seven days. After a restart the consumer would then read the log again.
+commit, by default after seven days. After a restart the consumer would then begin where
+`auto_offset_reset` says, and read records again or skip some.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 _TASK_CHECK_INTERVAL = 0.1
-"""Seconds between two looks at the task that processes the records in flight."""
+"""Seconds between two checks of the task that processes the records in flight."""
 
 
 _callbacks: ContextVar[frozenset[object]] = ContextVar("kafkagroup callbacks", default=frozenset())
@@ -59,9 +59,9 @@ class Session:
         """Notified whenever a waiting task should check again."""
         self.errors = ErrorChannel(self.notify)
         self.clock: Callable[[], float] = current_time
-        """The loop's clock, bound to the loop once it runs."""
+        """The loop's clock. `bind_clock` replaces it by one that does not look up the loop."""
         self.lease_clock = LeaseClock(current_time, current_time)
-        """The lease clock, bound as well: each record reads it."""
+        """The lease clock, which `bind_clock` replaces, too."""
         self.polls = PollState(self.permit)
         self.processing = Processing()
         self._logins: Logins | None = None
@@ -98,8 +98,8 @@ class Session:
         logins.watch(self.errors.report_refused_login)
 
     def resume_logins(self) -> None:
-        """Note that the application polls on: credentials whose refusal it has got are tried
-        again."""
+        """Note that the application polls on: once the refusal of its credentials was raised, they
+        are tried again."""
         if self._logins is not None and not self.errors.has_refused_login:
             self._logins.suspended = None
 
@@ -134,7 +134,7 @@ class Session:
     @contextmanager
     def caller_waits(self) -> Iterator[None]:
         """A context in which the current task waits for the group: a rebalance does not wait for
-        its records in flight, which do not count as processed."""
+        the records that this task has in flight, and they do not count as processed."""
         with self.processing.caller_waits():
             if self._is_draining:
                 self.notify()

@@ -120,7 +120,7 @@ class Subscriber(Application):
     @property
     def topics_in_use(self) -> frozenset[str]:
         """The topics whose metadata the member needs, besides those that it subscribes to and owns:
-        those of its next assignment, and as leader those of all members."""
+        those that the coordinator assigned last, and as leader those of all members."""
         driver = self._session.member.driver
         if driver is None or driver.closed.is_set():
             return frozenset()
@@ -135,13 +135,15 @@ class Subscriber(Application):
         return MemberMetadata(topics=tuple(sorted(self.topics)), pattern=pattern)
 
     def protocols(self) -> SupportedProtocols:
-        """Return the supported protocols: every assignor, with the same subscription."""
+        """Return the supported protocols: every assignor, with the subscription and the user data
+        that it adds."""
         session = self._session
         owned, last_assignment = tuple(sorted(session.delivery.owned)), self._last_assignment
         if self._protocol.claims_partitions:
             owned, last_assignment = (), ((), -1)
-        # The topics of owned partitions stay in the metadata until those are revoked: assignors
-        # ignore owned partitions of other topics, and would assign them to another member.
+        # The topics of owned partitions stay in the metadata until the partitions are revoked:
+        # assignors ignore owned partitions of topics that a member does not list, and would assign
+        # them to another member.
         topics = self.topics | {tp.topic for tp in owned}
         # The coordinator rebalances for a member whose metadata differs from that of its last join:
         # the generation makes the difference.
@@ -150,8 +152,8 @@ class Subscriber(Application):
             session.member.identity.generation_id if names_generation else self._unsubscribed_since
         )
         data = {name: user_data(a, *last_assignment) for name, a in self._assignors.items()}
-        # Encoded one time for all assignors that add the same, mostly nothing: the subscription may
-        # list 90,000 partitions.
+        # Encoded once for all assignors that add the same user data, mostly none: the subscription
+        # may list 90,000 partitions.
         encoded = {
             added: encode_subscription(
                 Subscription(
@@ -319,8 +321,9 @@ class Subscriber(Application):
     def _update_identity(self, generation: GenerationInfo) -> None:
         """Commit as a member of this generation from now on."""
         member = self._session.member
-        # Under KIP-848 the epoch of a member grows while partitions stay. With another identity,
-        # the commits of these partitions that are in flight would fail.
+        # Under KIP-848 the epoch of a member grows while partitions stay, and
+        # `CurrentMember.generation_id` returns the current one. With another identity, the commits
+        # of these partitions that are in flight would fail.
         is_same_member = (
             self._protocol.coordinator_assigns and generation.member_id == member.identity.member_id
         )

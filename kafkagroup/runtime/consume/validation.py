@@ -2,7 +2,7 @@
 
 After an unclean election the position may point to other records: reading on would skip some
 without an error. Such a position needs validation: nothing is fetched from it until its leader has
-reported the end offset of the epoch of the last record read.
+reported the end offset of the epoch of the record before it.
 
 Only the partition's leader can tell that a position is not valid. Where the metadata contradicts a
 position, by another topic id or by an earlier leader epoch than that of a record that was read, the
@@ -136,7 +136,7 @@ class Validation:
         self._has_contradiction = False
         """Whether the metadata contradicted a position in the last round."""
         self._is_supported = True
-        """Whether the brokers report the ends of epochs."""
+        """Whether the brokers report the ends of epochs; false once one broker does not."""
 
     def can_validate(self, owned: OwnedPartition) -> bool:
         """Return whether the leader can tell if the log was truncated below the position: it
@@ -216,7 +216,8 @@ class Validation:
                 is_stale = True
                 continue
             if leader.leader_epoch < owned.fetch_epoch and owned.failure_count < _MAX_ATTEMPTS:
-                # The last record read was written under a later leader than the metadata has.
+                # The record before the position was written under a later leader than the metadata
+                # has.
                 owned.count_failure()
                 is_stale = True
                 continue

@@ -40,8 +40,8 @@ class EventFeed:
 
     def open(self, buffer: int, check: Callable[[], None] = lambda: None) -> GroupEvents:
         """Return a reader of later events, with room for `buffer` events. The reader calls `check`
-        before each event: it raises where the client may not be used. Raises: ConfigurationError
-        if `buffer` is below 1."""
+        before each event: it raises in another process or event loop than the client's. Raises:
+        ConfigurationError if `buffer` is below 1."""
         if buffer < 1:
             raise ConfigurationError(f"buffer={buffer}; expected at least 1")
         reader = GroupEvents(buffer)
@@ -73,7 +73,8 @@ class GroupEvents:
         return self
 
     async def __anext__(self) -> GroupEvent:
-        """Return the next event; `EventsMissed` in place of dropped ones. Ends after `stop`."""
+        """Return the next event; `EventsMissed` in place of dropped ones. Ends when the client is
+        closed and no buffered events are left."""
         self._check()
         await anyio.lowlevel.checkpoint()
         while not self._events:

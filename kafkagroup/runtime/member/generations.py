@@ -1,7 +1,7 @@
 """The generations of a `GroupMember`: from the driver, through a queue, to the application.
 
-The queue ends a generation when the driver calls it, or when the lease expires. Joining the next
-one is the driver's part.
+The queue ends a generation when the driver reports its end, when the lease expires, or when the
+application closes the member. The driver joins the next one.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class GenerationQueue(Application):
         return self._reported is not None
 
     def raise_error(self) -> None:
-        """Raise the error that ended the membership, or the one that was reported."""
+        """Raise the error that ended the membership, or the one that was reported, if any."""
         if self.error is not None:
             raise self.error
         if (error := self._reported) is not None:
@@ -316,7 +316,7 @@ class GenerationQueue(Application):
         return None
 
     async def lose(self, reason: str) -> SupportedProtocols | None:
-        # The scopes are cancelled. The partitions are lost already: do not wait for the work.
+        # The scopes are cancelled. The assignment is lost already: do not wait for the work.
         self.on_generation_end(lost=True)
         self.pending = None
         self._log.generation_lost(reason)

@@ -81,7 +81,7 @@ class History:
         self.feed = EventFeed()
         self.last_rebalance: Rebalanced | None = None
         self.loss_count = 0
-        """How often the membership was lost, or ended by the member."""
+        """How often the assignment was lost instead of revoked; see `GroupMetrics.losses`."""
         self.causes: Counter[RebalanceCause] = Counter()
         """The causes of all rebalances; one with two causes counts for both."""
         self.rebalance_count = 0
@@ -116,7 +116,7 @@ class History:
     # ------------------------------------------------------------ reports
 
     def note_rejoin_request(self, cause: RebalanceCause, reason: str) -> None:
-        """Note that this member requests a rebalance, in addition to one that is under way."""
+        """Note that this member requests a rebalance. If one is under way, another follows it."""
         self._requested_causes.setdefault(cause, reason)
 
     def note_cause(self, cause: RebalanceCause, reason: str) -> None:

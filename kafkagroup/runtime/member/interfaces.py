@@ -58,7 +58,7 @@ class Application(Protocol):
         """Note an error that does not end the membership."""
 
     def on_fatal_error(self, error: Exception) -> None:
-        """Note that the member has left the group because of this error."""
+        """Note the error that ends the membership; the member may still have to leave."""
 
     def poll_due_at(self, loop_ran_at: float) -> float:
         """Return when the next poll is due. `loop_ran_at`: when the application's loop last ran.

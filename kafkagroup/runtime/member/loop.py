@@ -135,7 +135,7 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         self._work: list[object] = []
         """Effects that the application executes, and that wait for earlier ones."""
         self._work_done: OneShotEvent | None = None
-        """Set when all calls of the application have returned; None unless a task makes them."""
+        """Set when all calls to the application have returned; None while no task makes any."""
 
     # ------------------------------------------------------------ called from outside `run`
 

@@ -81,9 +81,9 @@ class Members:
     @property
     def unanswered_id(self) -> str:
         """The id under which the coordinator may still count the last member, because leaving the
-        group failed; else "". A client that closes makes another member with it, which only leaves.
-        Else the group would wait for this id until its session ends, and a new coordinator would
-        begin that session anew."""
+        group failed; "" for none. A client that closes makes another member with it, which only
+        leaves. Otherwise the group would wait for this id until its session ends, and a new
+        coordinator would begin that session anew."""
         return "" if self._last is None else self._last.unanswered_id
 
     def create(self, config: MemberConfig, metadata: MemberMetadata) -> RunningMember:

@@ -101,7 +101,7 @@ class MembershipLog:
         if not logger.isEnabledFor(logging.INFO):
             return
         words = "joined"
-        if member.generation_id >= 0:  # in ZooKeeper the list of members is read next
+        if member.generation_id >= 0:  # -1 in ZooKeeper, until the list of members was read
             is_epoch = member.phase.value == "member"
             words += f" {'epoch' if is_epoch else 'generation'} {member.generation_id}"
         words += f" as {escaped(member.member_id)}"

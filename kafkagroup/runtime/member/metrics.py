@@ -52,7 +52,8 @@ class GroupMetrics:
     """The number of rebalances by cause; one rebalance may have several."""
     last_rebalance: Rebalanced | None = None
     losses: int = 0
-    """How often, since the start, the member lost its membership or ended it."""
+    """How often, since the start, the member lost its assignment without a revocation: it was
+    fenced, its session ended, it failed, or it left because the application did not poll."""
     last_heartbeat_seconds_ago: float = float("inf")
     """Seconds since the last heartbeat was sent; inf before the first."""
     session_seconds_left: float = 0.0
@@ -63,8 +64,9 @@ class GroupMetrics:
     assigned_partitions: int = 0
     """Of a consumer: the number of owned partitions."""
     lag: Mapping[TopicPartition, int] = field(factory=dict)
-    """Of a consumer: the offsets from the position to the log's end, as of the last fetch, by
-    partition; without partitions that were not fetched yet."""
+    """Of a consumer: the offsets from the position to the log's end, or under read_committed to the
+    last stable offset, as of the last fetch, by partition; without partitions that were not fetched
+    yet."""
     skipped_records: int = 0
     """Of a consumer: the number of records, since the start, that were skipped because their
     deserializer failed (`on_deserialization_error`)."""

@@ -152,7 +152,7 @@ class MembershipProtocol(Generic[M]):
     """Whether the coordinator matches patterns and computes the assignment (KIP-848). The
     generation is then the epoch of the member, which advances while the assignment stays: commits
     and look-ups name the current one, not the one of the assignment. If false, members compute the
-    assignment by the protocols they support, and one that needs another assignment rejoins."""
+    assignment by the protocols they support, and a member that needs another one rejoins."""
     claims_partitions: bool
     """Whether each partition is claimed in ZooKeeper. The claims then define the owners: no member
     leads, metadata need not have the owned partitions, and commits name no member."""

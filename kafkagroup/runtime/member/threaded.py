@@ -151,7 +151,8 @@ class ThreadedDriver(Driver[C]):
         try:
             call()
         except Exception as error:
-            # Not in a task: asyncio would only log the error, and trio would end the whole run.
+            # This runs in no task: asyncio would only log the error, and trio would end the whole
+            # run.
             self._error = error
             self._post_to_thread(self._stop)
 
@@ -296,7 +297,7 @@ class _ApplicationProxy(Application):
         lose = partial(self._application.lose, reason)
         leaving = self._driver.member.leaving
         if leaving is not None and leaving.lost:
-            # The application did not poll in time: leave without waiting for it.
+            # Leave without waiting for the application, which may not have polled in time.
             self._driver.start_in_application(lose)
             return None
         return await self._driver.call_in_application(lose)

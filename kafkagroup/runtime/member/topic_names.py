@@ -20,7 +20,7 @@ __all__ = ["TopicNames"]
 logger = logging.getLogger(__name__)
 
 _MAX_LOOKED_UP = 2_000
-"""The limit of topics whose names one request asks for: a coordinator may assign 200,000."""
+"""The most topics whose names one request asks for: a coordinator may assign 200,000."""
 
 
 class TopicNames:
@@ -33,8 +33,8 @@ class TopicNames:
         client_name: str,
         on_named: Callable[[Mapping[UUID, str]], object],
     ) -> None:
-        """`client_name`: how log lines name the client. `on_named`: called with the names of topics
-        by id, with each name once."""
+        """`client_name`: how log lines name the client. `on_named`: called with names by topic id;
+        each name is passed once."""
         self._cluster = cluster
         self._group_id = group_id
         self._client_name = client_name
@@ -69,7 +69,7 @@ class TopicNames:
             if names:
                 self._unnamed = self._unnamed.difference(names)
                 self._on_named(names)
-            elif self._unnamed:  # they may have been withdrawn meanwhile
+            elif self._unnamed:  # `look_up` may have withdrawn them meanwhile
                 # A broker may not know a new topic yet.
                 cluster.troubles.failed(key, anyio.current_time(), self._problem())
                 await self._changed.wait(anyio.current_time() + pauses.next())

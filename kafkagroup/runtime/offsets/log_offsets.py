@@ -50,7 +50,9 @@ class LogOffsets:
         """Return the first offset at or after each timestamp, or where the log starts or ends for
         EARLIEST or LATEST; retry until all leaders respond.
 
-        Raises: BrokerError for an error that a retry would not change, such as a denied topic.
+        Raises: BrokerError for an error that a retry would not change, such as a denied topic, or
+        for a partition that is still unknown after some retries; AuthenticationError while no login
+        is tried, because all brokers refuse the credentials.
         """
         found = await self._request_all(timestamps, collect_errors=False)
         for error in found.errors.values():

@@ -27,8 +27,8 @@ connection."""
 class BrokerSender:
     """Sends requests in order, and keeps up to a number of them in flight, each in a task. One task
     at a time takes batches, until its request is on the connection; then it has the next task take
-    some, and waits for the response. A task that took all requests and passed them on to others
-    would let the loop turn once more for each request.
+    some, and waits for the response. If one task took the batches of all requests, and passed each
+    request on to another task, each would be sent one turn of the loop later.
     """
 
     def __init__(
@@ -89,8 +89,9 @@ class BrokerSender:
         """Wait until this task shall take batches; return False after a while without work."""
         given = OneShotEvent()
         self._idle.append(given)
-        # Not at once: tasks that have got their responses at the same time act on those first. What
-        # follows a batch that was refused must not be sent before that is known.
+        # This task, too, takes batches only after the event: other tasks that have got responses at
+        # the same time act on them first. What follows a batch that was refused must not be sent
+        # before the refusal is known.
         self._start_taking()
         if await given.wait(self._clock() + _MAX_IDLE):
             return True

@@ -27,7 +27,7 @@ _TOPIC_MAX_IDLE = 300.0
 
 
 class MetadataWatch:
-    """Refreshes the metadata while something waits for it, and as often as it grows old."""
+    """Refreshes the metadata while something waits for it, and every `max_age` seconds."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class MetadataWatch:
         """Whether the metadata must be refreshed even if nothing waits for it."""
         self._requested: set[str] = set()
         """The topics that were known, or requested so that the broker may create them. Later
-        requests must not: they would bring a deleted topic back (KAFKA-5789)."""
+        requests must not create them: they would bring a deleted topic back (KAFKA-5789)."""
         self._refused_creations: dict[str, KafkaGroupError] = {}
-        """Why the brokers do not let this client create topics, by their last responses."""
+        """Topic -> why the brokers do not create it for this client, by their last response."""
         self._followed = ChangeSignal()
         """Notified when new metadata was applied."""
         self._causes: dict[TopicPartition, KafkaGroupError] = {}

@@ -66,7 +66,8 @@ _THREAD_BYTES = {
     Codec.LZ4: 1_048_576,
     Codec.SNAPPY: 1_048_576,
 }
-"""The size of records from which on a thread compresses them: it takes more than a millisecond."""
+"""Codec -> the bytes of a batch's records from which on a thread compresses them: that takes more
+than a millisecond."""
 
 _CONNECTION = "produce"
 """The id of the connection to each broker for Produce requests."""
@@ -432,8 +433,8 @@ class Sender:
         at = self._retry_at(batch, now, MARKER_PAUSE if awaits_markers else None)
         match produce_action(part.error_code):
             case ProduceAction.REFRESH:
-                # The leader that the response names may have it at once, unless that is an earlier
-                # one: this broker lags behind then.
+                # If the metadata has another leader by now, such as one that the response names,
+                # the batch is sent to it at once. Otherwise this broker may lag behind: wait.
                 leader = self._cluster.metadata.leader_node(queue.tp)
                 has_moved = leader is not None and leader.node_id != node_id
                 self._retry_unknown(queue, batch, error, now, now if has_moved else at)

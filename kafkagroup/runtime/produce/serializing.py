@@ -30,8 +30,8 @@ class Serializing:
         return result
 
     def encoded_now(self, data: Any) -> Any:
-        """The same, without waiting. Raises: ConfigurationError if the serializer is a coroutine
-        function."""
+        """The same, without waiting. Raises: ConfigurationError if the serializer returns an
+        awaitable."""
         if self._serializer is None or data is None:
             return data
         result = self._serializer(data)

@@ -145,7 +145,7 @@ class TransactionManager:
 
     @property
     def record_wait_ends_at(self) -> float:
-        """When the abort of the open transaction stops to wait for the records in flight, and sends
+        """When the abort of the open transaction stops waiting for the records in flight, and sends
         EndTxn all the same. The next transaction then begins in another epoch."""
         return self._state.begun_at + _RECORD_WAIT_PART * self._state.timeout_ms / 1000
 
