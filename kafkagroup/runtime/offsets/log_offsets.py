@@ -100,13 +100,15 @@ class LogOffsets:
     def _errors_of_unusable(
         self, partitions: Collection[TopicPartition], unknown: Counter[TopicPartition]
     ) -> dict[TopicPartition, BrokerError]:
-        """Return the errors of partitions that do not exist. A new topic is not known to every
-        broker immediately: `unknown` counts how often each was missing."""
+        """Return the errors of those `partitions` that cannot be used. A new topic is not known to
+        every broker immediately: `unknown` counts how often the metadata had an error for each."""
         errors = {}
         for tp in partitions:
             error = partition_error(self._cluster.metadata, tp, f"offsets of {tp}")
+            if error is None:
+                continue
             unknown[tp] += 1
-            if error is not None and (not error.retriable or unknown[tp] > _MAX_UNKNOWN):
+            if not error.retriable or unknown[tp] > _MAX_UNKNOWN:
                 errors[tp] = error
         return errors
 

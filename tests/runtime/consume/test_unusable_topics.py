@@ -425,6 +425,22 @@ async def test_offsets_of_a_topic_just_created_are_retried(cluster: Any) -> None
             assert await one.end_offsets([("orders", 0)]) == {("orders", 0): 0}
 
 
+async def test_a_topic_recreated_after_its_leader_was_away_is_retried(cluster: Any) -> None:
+    """The attempts without a leader counted as attempts at which the topic was unknown."""
+    async with cluster() as kafka, log_offsets() as logs, anyio.create_task_group() as tasks:
+        fault = kafka.fail(ListOffsetsRequest, ErrorCode.LEADER_NOT_AVAILABLE, times=None)
+
+        async def recreate() -> None:
+            await anyio.sleep(10)
+            fault.stop()
+            kafka.delete_topic("t")
+            await anyio.sleep(3)
+            kafka.create_topic("t", 1)
+
+        tasks.start_soon(recreate)
+        assert await logs.at({T0: LATEST}) == {T0: OffsetAndTimestamp(0, -1, 0)}
+
+
 async def test_a_leader_that_is_replaced_while_it_is_asked_does_not_count(network: Any) -> None:
     """Its log may end elsewhere."""
     found: list[Any] = []
