@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,8 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 def _exchange(one: str, other: str) -> bool:
     """Exchange two folders in one step, by renameat2 of Linux. Return False if the system or the
     file system does not support it."""
+    if sys.platform == "win32":
+        return False  # `CDLL` does not accept None there
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,17 @@ def test_a_reader_may_list_the_replaced_folder(spark: Any, tmp_path: Path) -> No
         assert set(os.listdir(folder)) == {"a-1", "b-1"}
     finally:
         os.close(reader)
+
+
+def test_windows_has_no_exchange(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There `CDLL` does not accept None."""
+
+    def load_as_on_windows(name: str, **_: object) -> object:
+        return "/" in name
+
+    monkeypatch.setattr(ctypes, "CDLL", load_as_on_windows)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert not files._exchange(str(tmp_path), str(tmp_path))
 
 
 def test_without_an_exchange_the_folder_is_renamed(
