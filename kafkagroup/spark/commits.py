@@ -185,8 +185,8 @@ class CommitListener(StreamingQueryListener):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options, self._group = _with_group(options)
         self._last_batches: dict[str, tuple[list[Positions], float]] = {}
-        """Query id -> the ends of its last batch, one for each source with the group, and when they
-        were committed or last renewed."""
+        """Query id -> the ends of its last batch, one for each source with the group, and when
+        their commit or renewal was last tried, on the clock of `time.monotonic`."""
 
     def onQueryStarted(self, event: Any) -> None:
         pass
@@ -221,7 +221,7 @@ class CommitListener(StreamingQueryListener):
             try:
                 with Logs(self._options) as session:
                     write(session, self._group, done)
-            except KafkaGroupError as error:
+            except (KafkaGroupError, OSError) as error:  # OSError: no file descriptor is left
                 logger.warning("%s: %s", failure, error)
 
 

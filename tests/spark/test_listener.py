@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,7 +12,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
 
+from kafkagroup.spark import commits
 from kafkagroup.spark import listener as listeners
+from kafkagroup.spark.commits import CommitListener
 from kafkagroup.spark.listener import QueryCommits, install
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
@@ -163,3 +166,20 @@ def test_an_error_never_leaves_the_listener(
         "query query",
         "offsets are committed by the source only",
     ]
+
+
+def test_a_commit_listener_without_file_descriptors_logs_each_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that may open no more files cannot create the loop of a connection."""
+
+    def fail(options: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(commits, "Logs", fail)
+    listener = CommitListener(
+        {"bootstrap.servers": "localhost:9092", "subscribe": "a,b", "group.id": "g"}
+    )
+    listener.onQueryProgress(progress(offsets("a", 3), offsets("b", 3)))
+    message = "offsets of batch 0 are not committed: [Errno 24] Too many open files"
+    assert caplog.messages == [message, message]
