@@ -122,8 +122,8 @@ class Session:
         return self._portal.call(self._bounded, work, timeout)
 
     async def _bounded(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """Await `work`, until the timeout. Raises: then the last retriable error, or
-        RequestTimeoutError without one."""
+        """Await `work`. At the timeout, raise the last retriable error, or RequestTimeoutError if
+        there was none."""
         failures = _Failures()
         _failures.set(failures)
         seconds = self._options.api_timeout if timeout is None else timeout

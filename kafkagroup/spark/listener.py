@@ -74,7 +74,7 @@ class _Source:
     """The ids of the clusters whose positions are those of another source."""
 
     def note(self, ends: Iterable[Positions]) -> None:
-        """Keep those of the `ends` of a batch, of all sources of its query, that may be this
+        """Note the `ends` of a batch, one for each source of the query: keep those that may be this
         source's."""
         own = tuple(filter(self._may_own, ends))
         if own and own != self.ends:

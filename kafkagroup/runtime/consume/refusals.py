@@ -36,7 +36,8 @@ class Refusals:
     def refuse(
         self, owned: OwnedPartition, error: BrokerError, about: Hashable | None = None
     ) -> None:
-        """Raise and report a refusal. The caller repeats the request after a back-off.
+        """Report a refusal, and let the application's next call raise it, at most once a minute.
+        The caller of `refuse` repeats the request after a back-off.
 
         `about`: what is refused, if not this partition alone, such as all fetches from a broker:
         the error is then raised for all partitions together.
@@ -46,7 +47,7 @@ class Refusals:
         self._errors.refuse_partition(owned, error, owned.tp if about is None else about)
         problem = Problem(
             subject=f"reading topic {escaped(owned.tp.topic)}",
-            cause=str(BrokerError(error.code)),  # does not name the partition: one warning for all
+            cause=str(BrokerError(error.code)),  # without the partition: one warning for all
             advice=_advice(error),
             has_own_finding=True,
         )

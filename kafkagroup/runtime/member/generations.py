@@ -211,7 +211,8 @@ class GenerationQueue(Application):
         return self.lease_expires_at() > self._clock.now()
 
     def report(self, error: Exception) -> None:
-        """Raise an error at the application's next call, once. The membership continues."""
+        """Raise an error at the application's next call, once; a later error replaces one that was
+        not raised yet. The membership continues."""
         self._reported = error
         self.changed.notify()
 

@@ -1,8 +1,8 @@
 """Records one membership: its rebalances, their causes, and where their time went.
 
-The driver reports each step (event, state, effects), and the `History` publishes events for the
-application. Callers pass the time. It is for members of both of Kafka's protocols, whose states
-have phases of the same names.
+The `Driver` reports each step (event, state, effects), and the `History` publishes events for the
+application. Callers pass the time. The states of both of Kafka's protocols have phases of the same
+names. A member in ZooKeeper reports no steps.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class History:
         """Ids of the members of the last generation, if this member led it; else None."""
 
     def metrics(self, now: float, driver: RunningMember | None, loop_delay: float) -> GroupMetrics:
-        """Return the metrics of the membership, in Kafka or in ZooKeeper."""
+        """Return the metrics of the membership. In ZooKeeper the counts of rebalances and losses
+        stay 0."""
         return evolve(
             self.meters.read(now),
             rebalances=self.rebalance_count,

@@ -56,8 +56,9 @@ _COMPUTE_ATTEMPTS = 10
 """How often an assignment is computed while the process may open no more files."""
 
 _MAX_STEP_INTERVAL = 1 / 3
-"""A member is stepped at least this often, in session timeouts. A suspend of the system delays the
-loop's timers: with longer waits the member would notice late that its session has ended."""
+"""The longest time between two steps of a member, in session timeouts. A suspend of the system
+delays the loop's timers: with longer waits the member would notice late that its session has
+ended."""
 
 
 class PollTimer:

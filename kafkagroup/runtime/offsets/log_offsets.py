@@ -138,7 +138,8 @@ class LogOffsets:
                 logger.info("offsets of broker %d: %s", node_id, error)
                 is_stale = True
                 continue
-            # A former leader's log may start and end elsewhere.
+            # Drop what a leader reports that was replaced meanwhile: its log may start and end
+            # elsewhere.
             requested = {
                 tp: timestamp
                 for tp, timestamp in requested.items()

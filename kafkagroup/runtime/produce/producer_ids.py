@@ -78,7 +78,7 @@ class ProducerIds:
         problem = Problem(
             subject="the producer has no id",
             cause=str(error),
-            advice="check the brokers: each of them may give one",
+            advice="check the brokers: any of them can give one",
         )
         self._cluster.troubles.failed(_KEY, anyio.current_time(), problem)
 
