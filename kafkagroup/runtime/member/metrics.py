@@ -40,8 +40,10 @@ class GroupMetrics:
 
     heartbeat: RequestMetrics = RequestMetrics()
     join: RequestMetrics = RequestMetrics()
-    """JoinGroup. The coordinator holds it until the other members have joined."""
+    """JoinGroup without an error, which the coordinator holds until the other members have joined;
+    under KIP-848 the heartbeat that joins."""
     sync: RequestMetrics = RequestMetrics()
+    """SyncGroup without an error; none under KIP-848."""
     commit: RequestMetrics = RequestMetrics()
     rebalance: RequestMetrics = RequestMetrics()
     """Completed rebalances, and the seconds that they took; `last_rebalance.phases` has the

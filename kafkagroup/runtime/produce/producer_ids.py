@@ -37,8 +37,8 @@ class ProducerIds:
         spawn: Spawn,
         on_end: Callable[[KafkaGroupError | None], None],
     ) -> None:
-        """`on_end` is called when there is an id, or with the error by which the brokers refuse
-        one."""
+        """`on_end` is called with None when there is an id, or with the error by which the brokers
+        refuse one."""
         self._cluster = cluster
         self._identities = identities
         self._on_end = on_end
