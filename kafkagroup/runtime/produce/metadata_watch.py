@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import anyio
@@ -21,6 +22,10 @@ from kafkagroup.wire.error_codes import BEING_CREATED, REFUSED_TOPIC
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 __all__ = ["MetadataWatch"]
+
+_REFUSAL_AGE = 1.0
+"""Seconds for which records fail by the refusal of a topic that the metadata has. Then it is
+requested again: an ACL may have been granted."""
 
 _TOPIC_MAX_IDLE = 300.0
 """Seconds since the last record for a topic, after which its metadata is no longer refreshed."""
@@ -61,6 +66,8 @@ class MetadataWatch:
         self._causes: dict[TopicPartition, KafkaGroupError] = {}
         """Why the last attempt for a partition failed; for partition -1, why the partitions of the
         topic are not known."""
+        self._applied_at = -math.inf
+        """When the metadata of a refresh was applied last, on the loop's clock."""
         self._last_error: KafkaGroupError | None = None
         """Why the metadata must be refreshed, or the last refresh failed; None after a success."""
 
@@ -85,7 +92,8 @@ class MetadataWatch:
         """Find the partitions of a topic for which records wait."""
         topic.used_at = anyio.current_time()
         self._refused_creations.pop(topic.name, None)  # it may be allowed by now
-        self._follow_topic(topic)
+        if not self._is_refusal_old(topic):
+            self._follow_topic(topic)
         if topic.is_awaited:
             self._task.ensure_running()
 
@@ -95,6 +103,8 @@ class MetadataWatch:
         topic.awaiting_count += 1
         try:
             self.find(topic)
+            if self._is_refusal_old(topic):
+                await self._followed.wait()
             while not topic.queues:
                 if (refusal := self._refusal(topic)) is not None:
                     raise refusal
@@ -203,6 +213,7 @@ class MetadataWatch:
 
     def _follow(self) -> None:
         """Apply the metadata: place records, and report the leaders that are known by now."""
+        self._applied_at = anyio.current_time()
         for topic in tuple(self._accumulator.topics.values()):
             self._follow_topic(topic)
         metadata = self._cluster.metadata
@@ -238,6 +249,11 @@ class MetadataWatch:
         else:
             return
         self._on_placed(topic, unplaced)
+
+    def _is_refusal_old(self, topic: TopicQueues) -> bool:
+        """Whether the metadata refuses a topic, and is so old that it is to be asked again."""
+        is_refused = not topic.queues and self._refusal(topic) is not None
+        return is_refused and anyio.current_time() >= self._applied_at + _REFUSAL_AGE
 
     def _refusal(self, topic: TopicQueues) -> KafkaGroupError | None:
         """Return why the partitions of a topic will not be known, as far as the brokers say."""

@@ -484,14 +484,32 @@ async def test_an_unknown_topic_is_named_at_the_end() -> None:
             await producer.send("nope", b"")
 
 
-async def test_a_topic_that_may_not_be_described_fails_at_once() -> None:
-    def denied(response: MetadataResponse) -> MetadataResponse:
-        refused = [
-            attrs.evolve(topic, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partitions=())
-            for topic in response.topics
-        ]
-        return attrs.evolve(response, topics=tuple(refused))
+def denied(response: MetadataResponse) -> MetadataResponse:
+    refused = [
+        attrs.evolve(topic, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partitions=())
+        for topic in response.topics
+    ]
+    return attrs.evolve(response, topics=tuple(refused))
 
+
+async def test_a_topic_may_be_written_to_once_its_acl_is_granted() -> None:
+    """Each record failed by the metadata that the producer had, for up to five minutes. While the
+    ACL is missing, a record in a loop requests metadata once a second."""
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        refused = kafka.fail(MetadataRequest, Change(denied), times=None)
+        began = anyio.current_time()
+        before = len(kafka.requests(MetadataRequest))
+        while anyio.current_time() - began < 10:
+            with pytest.raises(NotWrittenError, match="not allowed"):
+                await producer.send("t", b"")
+            await anyio.sleep(0.01)
+        assert 8 <= len(kafka.requests(MetadataRequest)) - before <= 14
+        refused.stop()
+        await anyio.sleep(1)
+        assert (await producer.send("t", b"")).offset == 0
+
+
+async def test_a_topic_that_may_not_be_described_fails_at_once() -> None:
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         kafka.fail(MetadataRequest, Change(denied), times=None)
         began = anyio.current_time()
