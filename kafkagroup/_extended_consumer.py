@@ -53,7 +53,7 @@ class ExtendedSubscriber(Subscriber):
         super().__init__(*args, **options)
         self._extension = extension
         self._work: Compute | None = None
-        """The last request for an assignment; None if this member has not led the group."""
+        """The last work that the extension was called for; None before the first."""
 
     @property
     def protocol_type(self) -> str:
@@ -76,8 +76,8 @@ class ExtendedSubscriber(Subscriber):
         await super().assign(generation)
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
-        """Let the extension assign. If the protocol is that of one of the consumer's assignors,
-        wait first until the metadata of all members' topics is known."""
+        """Let the extension assign, if it performs assignments. If the protocol is that of one of
+        the consumer's assignors, wait first until the metadata of all members' topics is known."""
         if not self._extension.performs_assignment:
             return await super().compute(work)
         if work.protocol_name in self._assignors:

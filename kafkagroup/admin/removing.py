@@ -1,7 +1,7 @@
 """Removes members from a group, and deletes groups.
 
-If the response to an attempt is lost, and the next attempt finds no such member or group, it counts
-as removed.
+If the response to an attempt is lost, and a later attempt finds no such member or group, the member
+or group counts as removed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plans to reset a group's offsets: computed as a value first, and applied by `Admin.apply`.
 
-Nothing is changed here. An offset outside a log is moved to the log's nearest end.
+Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ async def plan(
     to: ResetTo | None,
     shift: int | None,
 ) -> OffsetPlan:
-    """Implement `Admin.plan_reset`, for a group with these committed offsets."""
+    """Implement `Admin.plan_reset`, for a group with these committed offsets. A target outside a
+    log is moved to the log's nearest end."""
     if (to is None) == (shift is None):
         raise ConfigurationError("expected one of to and shift")
     wanted = sorted(set(committed if partitions is None else partitions))

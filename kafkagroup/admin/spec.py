@@ -44,8 +44,8 @@ async def group_spec(calls: RetriedCalls, group: GroupDescription) -> GroupSpec:
             )
     topics = sorted({topic for s in subscriptions.values() for topic in s.topics})
     metadata = await calls.one(lambda cluster: topics_metadata(cluster, topics))
-    # What is owned here is the present assignment, which is later than any subscription. The
-    # coordinator does not send its generation: any number works that is higher than the others.
+    # `owned` is the present assignment, which is later than what any subscription reports. The
+    # coordinator does not send its generation: any that is higher than all reported ones works.
     generation = 1 + max(map(_generation, subscriptions.values()), default=-1)
     return GroupSpec(
         members={

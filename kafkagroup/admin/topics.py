@@ -128,8 +128,8 @@ class Attempts(ChangeAttempts):
             if result.name == topic:
                 if self.is_lost and result.error_code in done:
                     return
-                # The controller made the change, but not every broker knows it yet. The next
-                # attempt looks it up, as after a lost response.
+                # The controller may have made the change, and not every broker knows it yet. The
+                # next attempt looks it up, as after a lost response.
                 self.is_lost |= result.error_code == ErrorCode.REQUEST_TIMED_OUT
                 what = f"{doing} {topic!r}"
                 _raise_if_error(result.error_code, result.error_message, what, operation, topic)

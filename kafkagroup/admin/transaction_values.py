@@ -127,7 +127,7 @@ class OpenTransaction:
     """Where it begins in the partition."""
     transaction: TransactionDescription | None
     """The transactional id with this producer id; None if no coordinator lists one. A coordinator
-    lists the ids that this principal may describe."""
+    lists only the ids that this principal may describe."""
 
     @property
     def is_hanging(self) -> bool:

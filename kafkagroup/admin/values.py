@@ -1,7 +1,4 @@
-"""The frozen values that `Admin` returns.
-
-They contain what the coordinator returned; a field that it did not send is None.
-"""
+"""The frozen values that `Admin` returns, and `NewTopic`, which it takes."""
 
 from __future__ import annotations
 

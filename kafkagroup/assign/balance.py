@@ -31,7 +31,8 @@ _FAR = 1 << 60
 """Label of a node that no chain has reached, and the length of an arc that nothing can pass."""
 
 _BARRED = -_FAR
-"""Label of a member outside of the group: no chain is shorter, so none reaches it."""
+"""Label of a member outside of the subset that is evened out: no chain is shorter, so none reaches
+it."""
 
 
 @define(eq=False)
@@ -51,8 +52,8 @@ class Pool:
     loses in one pool."""
 
 
-def even_out(pools: list[Pool], members: int) -> None:
-    """Compute `kept`, `lost` and `gained` of all pools, for `members` members.
+def even_out(pools: list[Pool], member_count: int) -> None:
+    """Compute `kept`, `lost` and `gained` of all pools. Members are numbered from 0.
 
     The result has the least sum of the squares of the members' counts (equivalently: no chain of
     members could bring a partition to a member with two fewer), and of all such results the fewest
@@ -60,30 +61,30 @@ def even_out(pools: list[Pool], members: int) -> None:
     again; there are a handful, and more only if chains get long, as when every member shares one
     topic with the next.
     """
-    _Network(pools, members).even_out()
+    _Network(pools, member_count).even_out()
 
 
 class _Network:
     """Pools and members as one list of nodes: members first, then pools."""
 
-    def __init__(self, pools: list[Pool], members: int) -> None:
+    def __init__(self, pools: list[Pool], member_count: int) -> None:
         self._pools = pools
-        self._size = members
+        self._size = member_count
         """The number of members, and so the node of the first pool."""
-        self._count = [0] * members
+        self._count = [0] * member_count
         """Member -> how many partitions it has now."""
-        self._arcs: list[list[int]] = [[] for _ in range(members)]
+        self._arcs: list[list[int]] = [[] for _ in range(member_count)]
         """Node -> the nodes to which it may pass a partition: from a member to the pools of its
         topics, from a pool to its subscribers."""
-        for node, pool in enumerate(pools, members):
+        for node, pool in enumerate(pools, member_count):
             for member in pool.subscribers:
                 self._arcs[member].append(node)
             for member, kept in pool.kept.items():
                 self._count[member] += kept
         self._arcs += [pool.subscribers for pool in pools]
-        self._label = [_BARRED] * members + [_FAR] * len(pools)
+        self._label = [_BARRED] * member_count + [_FAR] * len(pools)
         """Node -> the length of the shortest chain from it to a target, by the last `_measure`."""
-        self._next = [0] * (members + len(pools))
+        self._next = [0] * (member_count + len(pools))
         """Node -> the index of the first of its arcs that was not found useless in this phase."""
         self._used: list[int] = []
         """The nodes whose labels `_measure` must reset."""
@@ -92,9 +93,9 @@ class _Network:
         # Pools with the fewest subscribers first: the others can even out what these cause.
         for pool in sorted(self._pools, key=lambda pool: len(pool.subscribers)):
             self._fill(pool)
-        groups = [[m for m in range(self._size) if self._arcs[m]]]
-        while groups:
-            groups += self._even_out(groups.pop())
+        subsets = [[m for m in range(self._size) if self._arcs[m]]]
+        while subsets:
+            subsets += self._even_out(subsets.pop())
 
     def _fill(self, pool: Pool) -> None:
         """Give the free partitions to the members with the lowest counts. This costs no moves."""
@@ -115,58 +116,58 @@ class _Network:
                 pool.gained[member] = units
                 count[member] += units
 
-    def _even_out(self, group: list[int]) -> list[list[int]]:
-        """Even out a group of members around its mean, as far as chains reach; return the groups
-        that are left: the members below it to which no other can give, and those above it that can
-        give to no other."""
-        if not group:
+    def _even_out(self, subset: list[int]) -> list[list[int]]:
+        """Even out a subset of the members around its mean, as far as chains reach; return the
+        subsets that are left: the members not above the mean to which the others cannot give, and
+        those above it that cannot give to the others."""
+        if not subset:
             return []
         count = self._count
-        level = sum(count[m] for m in group) // len(group)
-        poor = self._raise_to(group, level)
-        if len(poor) == len(group):
+        level = sum(count[m] for m in subset) // len(subset)
+        poor = self._raise_to(subset, level)
+        if len(poor) == len(subset):
             return []  # All have exactly `level`.
-        rest = [m for m in group if m not in poor]
+        rest = [m for m in subset if m not in poor]
         near = self._raise_to(rest, level + 1)
         self._save_moves([m for m in rest if m in near], level)
         return [sorted(poor), [m for m in rest if m not in near]]
 
-    def _raise_to(self, group: list[int], level: int) -> set[int]:
+    def _raise_to(self, subset: list[int], level: int) -> set[int]:
         """Bring members below `level` up to it from those above it, until no chain is left; return
         the members that none above can give to: all, if there is none above."""
         count = self._count
-        while above := [m for m in group if count[m] > level]:
-            self._measure(group, [m for m in group if count[m] < level])
+        while above := [m for m in subset if count[m] > level]:
+            self._measure(subset, [m for m in subset if count[m] < level])
             above = [m for m in above if self._label[m] < _FAR]
             if not above:
-                return {m for m in group if self._label[m] < _FAR}
+                return {m for m in subset if self._label[m] < _FAR}
             for member in above:
                 while count[member] > level and self._push(member, level, count[member] - level):
                     pass
-        return set(group)
+        return set(subset)
 
-    def _save_moves(self, group: list[int], level: int) -> None:
+    def _save_moves(self, subset: list[int], level: int) -> None:
         """Exchange the counts of members with `level` and `level` + 1 where that saves moves."""
         count = self._count
         while any(pool.lost for pool in self._pools):
-            self._measure(group, [m for m in group if count[m] == level])
+            self._measure(subset, [m for m in subset if count[m] == level])
             # A chain of negative length saves a move.
-            savers = [m for m in group if count[m] > level and self._label[m] < 0]
+            savers = [m for m in subset if count[m] > level and self._label[m] < 0]
             if not savers:
                 return
             for member in savers:
                 self._push(member, level + 1, 1)
 
-    def _measure(self, group: list[int], targets: list[int]) -> None:
+    def _measure(self, subset: list[int], targets: list[int]) -> None:
         """Label all nodes with the length of the shortest chain that leads to a target."""
         pools, size, arcs = self._pools, self._size, self._arcs
         label, following = self._label, self._next
         for node in self._used:
             label[node] = _BARRED if node < size else _FAR
             following[node] = 0
-        for member in group:
+        for member in subset:
             label[member] = _FAR
-        self._used = used = list(group)
+        self._used = used = list(subset)
         for member in targets:
             label[member] = 0
         queue = [(0, member) for member in targets]  # Ascending, so it is a heap.

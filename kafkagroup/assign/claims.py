@@ -48,8 +48,8 @@ class Claims:
     unclaimed: set[str]
     """The topics of which no member claims a partition: most of the work is skipped for them."""
     former: dict[TopicPartition, int]
-    """Partition -> the member with the newest of the claims that are not valid, if there is one. It
-    owned the partition before its present owner."""
+    """Partition -> a member whose claim is older than the newest, if there is one: it owned the
+    partition before. Of several older claims the newest, unless two of them are equal."""
 
 
 def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
@@ -57,49 +57,47 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
 
     Sources: KIP-341 and KIP-792 (generations), KIP-429 (claims on topics no longer subscribed).
     """
-    members = [spec.members[member] for member in order]
+    specs = [spec.members[member_id] for member_id in order]
     by_subscription: dict[frozenset[str], list[int]] = {}
-    for number, member in enumerate(members):
-        by_subscription.setdefault(member.topics, []).append(number)
+    for member, member_spec in enumerate(specs):
+        by_subscription.setdefault(member_spec.topics, []).append(member)
     numbers: dict[str, range] = {}
     partitions: list[TopicPartition] = []
     for topic in spec.existing(by_subscription):
         start, size = len(partitions), spec.partitions[topic]
         numbers[topic] = range(start, start + size)
         partitions += _partitions_of(topic, size)
-    claimed: list[Sequence[int]] = [()] * len(members)
+    claimed: list[Sequence[int]] = [()] * len(specs)
     unsubscribed: list[tuple[int, int]] = []
-    for subscription, group in by_subscription.items():
+    for subscription, members in by_subscription.items():
         known = {topic: numbers[topic] for topic in subscription if topic in numbers}
-        for number in group:
-            if owned := members[number].owned:
-                claimed[number], lost = _numbers_of(owned, known, numbers)
-                unsubscribed += [(number, p) for p in lost]
-    owner, older, agreed = _resolve_claims(
-        claimed, [m.generation for m in members], len(partitions)
-    )
-    for number, p in unsubscribed:
-        if owner[p] == number:
+        for member in members:
+            if owned := specs[member].owned:
+                claimed[member], lost = _numbers_of(owned, known, numbers)
+                unsubscribed += [(member, p) for p in lost]
+    owner, older, agreed = _resolve_claims(claimed, [m.generation for m in specs], len(partitions))
+    for member, p in unsubscribed:
+        if owner[p] == member:
             owner[p] = WITHHELD
     agreed &= not unsubscribed
-    owned_by: list[Sequence[TopicPartition]] = [()] * len(members)
-    for number, own in enumerate(claimed):
+    owned_by: list[Sequence[TopicPartition]] = [()] * len(specs)
+    for member, own in enumerate(claimed):
         if not own:
             continue
         if not agreed:
-            own = [p for p in dict.fromkeys(own) if owner[p] == number]
+            own = [p for p in dict.fromkeys(own) if owner[p] == member]
         ascending = sorted(own)
         # Mostly that equals what the member reported: building it again would cost more than all
         # the rest.
-        reported = members[number].owned
+        reported = specs[member].owned
         as_reported = ascending == own and len(own) == len(reported)
-        owned_by[number] = reported if as_reported else [partitions[p] for p in ascending]
+        owned_by[member] = reported if as_reported else [partitions[p] for p in ascending]
     unclaimed = {
         topic
         for topic, these in numbers.items()
         if owner[these.start : these.stop].count(UNCLAIMED) == len(these)
     }
-    former = {partitions[p]: number for p, number in older.items()}
+    former = {partitions[p]: member for p, member in older.items()}
     return Claims(by_subscription, numbers, partitions, owner, owned_by, unclaimed, former)
 
 
@@ -135,28 +133,28 @@ def _numbers_of(
 def _resolve_claims(
     claimed: Sequence[Sequence[int]], generations: list[int], partition_count: int
 ) -> tuple[list[int], dict[int, int], bool]:
-    """Return each partition's owner; the former owner of those that several members claim in
-    different generations; and whether no partition is claimed twice."""
+    """Return each partition's owner; `Claims.former`, by the partitions' numbers; and whether no
+    partition is claimed twice."""
     owner = [UNCLAIMED] * partition_count
     equal: dict[int, int] = {}  # partition -> the generation of its equal claims
     former: dict[int, int] = {}
     agreed = True
-    for number, claims in enumerate(claimed):
-        for at in claims:
-            other = owner[at]
+    for member, claims in enumerate(claimed):
+        for p in claims:
+            other = owner[p]
             if other == UNCLAIMED:
-                owner[at] = number
+                owner[p] = member
                 continue
             agreed = False
-            if other != number:
-                newest = equal[at] if other == WITHHELD else generations[other]
-                if generations[number] > newest:
-                    owner[at] = number
+            if other != member:
+                newest = equal[p] if other == WITHHELD else generations[other]
+                if generations[member] > newest:
+                    owner[p] = member
                     if other != WITHHELD:
-                        former[at] = other
-                elif generations[number] == newest:
-                    owner[at] = WITHHELD
-                    equal[at] = newest
-                elif at not in former or generations[number] > generations[former[at]]:
-                    former[at] = number
+                        former[p] = other
+                elif generations[member] == newest:
+                    owner[p] = WITHHELD
+                    equal[p] = newest
+                elif p not in former or generations[member] > generations[former[p]]:
+                    former[p] = member
     return owner, former, agreed

@@ -13,8 +13,8 @@ __all__ = ["deal", "deal_near"]
 def deal(
     partitions: Sequence[TopicPartition], due: Mapping[int, int]
 ) -> dict[int, list[TopicPartition]]:
-    """Deal the partitions in the given order, so that adjacent ones go to different members. In
-    each round every member that must get more gets one, in the order of the members' numbers.
+    """Deal the partitions in the given order, one by one: in each round every member that must get
+    more gets one, in the order of the members' numbers.
 
     `due`: member -> how many partitions it gets, at least one. The sum is the number of partitions.
     O(partitions), by slicing lists.
@@ -42,10 +42,10 @@ def deal_near(
 ) -> dict[int, list[TopicPartition]]:
     """Deal partitions to members in a rack that has a replica of them, then the others as `deal`.
 
-    Partitions with the fewest such racks come first. Each goes to the rack whose members must still
-    get the most, and there to the next member in turn. This is greedy, so not always optimal. The
-    partitions of each member are sorted. `rack`: member -> its rack, where known; `replicas`:
-    partition -> the racks of its replicas, empty if unknown.
+    Partitions with replicas in the fewest members' racks come first. Of these racks, each goes to
+    the one whose members must still get the most, and there to the next member in turn. This is
+    greedy, so not always optimal. The partitions of each member are sorted. `rack`: member -> its
+    rack, where known; `replicas`: partition -> the racks of its replicas, empty if unknown.
     O(partitions log partitions). Source: KIP-881.
     """
     left = dict(due)  # member -> how many partitions it must still get

@@ -24,7 +24,7 @@ def range_assignor(spec: GroupSpec) -> Assignment:
     """Give each subscriber of a topic a run of its partitions; if they do not divide evenly, the
     first subscribers get one more each.
 
-    The counts of one topic differ by at most one; over many topics the first members get more.
+    The counts of one topic differ by at most one; over many topics the first members may get more.
     Topics with the same subscribers and number of partitions line up: a member gets the same
     numbers of each. Racks matter for a topic only if members and replicas share a rack, and not all
     its partitions have their replicas in the same racks.
@@ -34,8 +34,8 @@ def range_assignor(spec: GroupSpec) -> Assignment:
     for topic, members in spec.subscribers().items():
         lined_up.setdefault((spec.partitions[topic], tuple(members)), []).append(topic)
     rows = [_Row(spec, topics, members) for (_, members), topics in lined_up.items()]
-    # If racks matter for one topic, they guide all topics that line up; a topic that lines up with
-    # no other only if they matter for itself.
+    # If racks matter for any topic, they guide all topics that line up with another one. A topic
+    # that lines up with no other is guided by racks only if they matter for that topic.
     racks_matter = any(row.racks_matter for row in rows)
     row_of = {}
     for row in rows:
@@ -116,7 +116,7 @@ class _Row:
         if not numbers:
             return
         self.held[index].extend(numbers)
-        # At most once for each member, which has no capacity left then.
+        # Happens at most once for each member: it has no capacity left then.
         self._longer -= len(self.held[index]) > self._length
         for number in numbers:
             del self._left[number]

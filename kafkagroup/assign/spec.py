@@ -56,11 +56,10 @@ class GroupSpec:
     assignors."""
 
     def order(self) -> list[str]:
-        """Return the member ids in the order of every client: static members by instance id, then
-        the others by member id.
+        """Return the member ids in Java's order: static members by instance id, then the others by
+        member id.
 
-        Sorted by member id alone, partitions would move when a static member comes back with a new
-        id, and a member would starve when static and dynamic ones interleave (as in kafka-python).
+        By member id alone, partitions would move when a static member comes back with a new id.
         """
         return sorted(self.members, key=self._sort_key)
 

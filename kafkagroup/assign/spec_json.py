@@ -16,8 +16,8 @@
 ```
 
 `members` and `topics` are required, and the `topics` of each member; all else has the defaults of
-`GroupSpec` and `MemberSpec`. A topic is its number of partitions, or an object that has also the
-racks of each partition's replicas. `user_data` is in base64. The text may come from anywhere:
+`GroupSpec` and `MemberSpec`. A topic is its number of partitions, or an object, which may also have
+the racks of each partition's replicas. `user_data` is in base64. The text may come from anywhere:
 everything in it is checked.
 """
 

@@ -26,9 +26,10 @@ def sticky_assignor(spec: GroupSpec) -> Assignment:
     Balance is exact, even if subscriptions differ: no chain of members, each passing one partition
     to the next, could bring one to a member with two fewer. So counts differ by at most one if all
     members subscribe to the same topics. Of all assignments that are as even, the result is one
-    that takes the fewest partitions from members with valid claims: the claim of the highest
-    generation is valid, and equal claims invalidate each other. Racks come last, and only for
-    partitions that need a new member (KIP-881); Java also moves partitions because of racks.
+    that takes the fewest partitions from members with valid claims: a claim is valid if no other
+    member claims the partition with the same or a higher generation. Racks come last: they choose
+    which partitions a member loses, if it must lose some, and which member gets which free
+    partition (KIP-881). Java also moves partitions because of racks.
 
     O(partitions + claims + pairs of topic and subscriber) when little changes. Beyond that, the
     cost grows with the number of pools of topics with the same subscribers, not with the

@@ -15,7 +15,7 @@ from kafkagroup.types import TopicPartition, by_topic
 __all__ = ["MAX_PARTITIONS", "decode_user_data", "encode_user_data"]
 
 MAX_PARTITIONS = 100_000
-"""Most partitions that one member may report: as many as the largest group that is supported."""
+"""Most partitions that one member may report: those of the largest group that is supported."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -42,11 +42,12 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, ...], int]:
-    """Return a member's last assignment and its generation; () and -1 if the data is malformed.
+    """Return a member's last assignment and its generation; () and -1 if there is none.
 
     Reads Java's version 1 and its version 0, which ends before the generation. Bytes that a later
-    version may append are ignored, as in Java. Raises nothing: malformed data of one member costs
-    its stickiness, not the group's assignment. More than MAX_PARTITIONS count as malformed.
+    version may append are ignored, as in Java. Raises nothing: malformed data counts as none, and
+    costs one member its stickiness, not the group its assignment. More than MAX_PARTITIONS count as
+    malformed.
     """
     try:
         return _decode(data or b"")

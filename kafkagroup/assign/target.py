@@ -103,18 +103,18 @@ def _dealt(
 
 def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
     """Return the pools, with the present owners' partitions as kept, and the topics of each."""
-    groups = list(claims.by_subscription.values())  # the members of each subscription
-    # Topic -> the groups that subscribe to it, by their indices.
-    subscribing: dict[str, list[int]] = {topic: [] for topic in claims.numbers}
-    for group, subscription in enumerate(claims.by_subscription):
+    # An index stands for a subscription here, in the order of `by_subscription`.
+    members_of = list(claims.by_subscription.values())
+    including: dict[str, list[int]] = {topic: [] for topic in claims.numbers}
+    for index, subscription in enumerate(claims.by_subscription):
         for topic in subscription:
-            if topic in subscribing:
-                subscribing[topic].append(group)
-    alike: dict[tuple[int, ...], list[str]] = {}  # subscribing groups -> topics
-    for topic, by in subscribing.items():
-        alike.setdefault(tuple(by), []).append(topic)
+            if topic in including:
+                including[topic].append(index)
+    alike: dict[tuple[int, ...], list[str]] = {}  # subscriptions -> the topics that only they have
+    for topic, indices in including.items():
+        alike.setdefault(tuple(indices), []).append(topic)
     pools = []
-    for key, topics in alike.items():
+    for subscriptions, topics in alike.items():
         owned: Counter[int] = Counter()
         free = 0
         for topic in topics:
@@ -124,7 +124,7 @@ def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
             else:
                 owned.update(claims.owner[numbers.start : numbers.stop])
         free += owned.pop(UNCLAIMED, 0) + owned.pop(WITHHELD, 0)
-        members = sorted(member for group in key for member in groups[group])
+        members = sorted(member for index in subscriptions for member in members_of[index])
         pools.append(Pool(members, free, dict(owned)))
     return pools, list(alike.values())
 

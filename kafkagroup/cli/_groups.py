@@ -63,7 +63,8 @@ def groups_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def group_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument `group` to a command, which may also be given as `--group`."""
+    """Add the argument GROUP to a command, which gets it as `group`. `--group` does the same as the
+    argument."""
 
     @click.argument("group", metavar="GROUP", required=False, shell_complete=complete_groups)
     @click.option(
@@ -94,7 +95,8 @@ class Groups:
     """Whether all groups of the cluster are meant, and none is named."""
 
     def or_default(self, connection: Connection) -> Groups:
-        """Return these groups, or the group of the profile if none is given. Raises: UsageError."""
+        """Return these groups; if none is given, the connection's group, such as that of a profile.
+        Raises: UsageError."""
         if self.named or self.is_all:
             return self
         if not connection.group_id:
@@ -112,8 +114,8 @@ class Groups:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether the name matches one of the patterns. A pattern with * ? [ is one of shells; any
-    other matches the names that contain it."""
+    """Return whether one of the patterns matches the name. A pattern with *, ? or [ must match the
+    whole name, as in a shell; any other must be a part of it."""
     return any(
         fnmatchcase(name, pattern) if re.search(r"[*?[]", pattern) else pattern in name
         for pattern in patterns

@@ -36,14 +36,17 @@ async def examine(
     topics: Iterable[str] = (),
     timeout: float = 10.0,
 ) -> AsyncIterator[Finding]:
-    """Yield each finding as its check ends: for the installation, the bootstrap servers, the
-    cluster behind them and its advertised addresses, then groups and topics. A check that depends
-    on a failed one is reported as not checked.
+    """Yield the findings for the installation, the bootstrap servers, the cluster behind them and
+    its advertised addresses, then groups and topics: those of one server, group or topic together,
+    when its checks have ended.
+
+    A check that depends on a failed one is left out. But if no bootstrap server can be used, the
+    cluster, each group and each topic are reported as not checked.
 
     `timeout`: seconds for each connection and for each response. Raises: ConfigurationError.
     """
     if not 0 < timeout < 3600:
-        raise ConfigurationError(f"timeout={timeout}; expected seconds, up to an hour")
+        raise ConfigurationError(f"timeout={timeout}; expected seconds, above 0 and below 3600")
     options = ClientOptions(
         client_id=client_id, security=security, connect_timeout=timeout, request_timeout=timeout
     )

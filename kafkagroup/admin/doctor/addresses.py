@@ -33,7 +33,7 @@ _NO_TLS_LISTENER = (
 )
 
 _EXPIRES_SOON = 30 * 86400.0
-"""Seconds before a certificate expires within which to warn."""
+"""Warn of a certificate that expires within this time, in seconds."""
 
 
 def name_of(address: Address) -> str:

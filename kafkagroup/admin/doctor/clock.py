@@ -1,5 +1,5 @@
 """Compares the cluster's clock with this machine's: the leader of the metadata log reports its time
-with the state of its voters (KIP-595)."""
+with the state of its voters (KIP-836)."""
 
 from __future__ import annotations
 

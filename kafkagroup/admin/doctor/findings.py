@@ -29,7 +29,8 @@ class Finding:
     check: str
     """The name of the check, such as "TLS": one of a fixed set."""
     subject: str
-    """What was checked: a host and port, a broker, a group, a topic; "" for the cluster."""
+    """What was checked: a host and port, a broker, a group, a topic, a partition; "" for the
+    installation, the cluster and its clock."""
     status: Status
     text: str
     """What was found."""
@@ -54,9 +55,9 @@ def warning(check: str, subject: str, text: str, advice: str) -> Finding:
 
 
 def failed(check: str, subject: str, error: KafkaGroupError | str, advice: str = "") -> Finding:
-    """Return a failed finding. Without `advice` it is taken from the error: a message of this
-    library has it after the last semicolon. The text does not repeat a subject with which the
-    message begins."""
+    """Return a failed finding. Without `advice`, the part of the message after the last semicolon
+    is the advice, as messages of this library have it there. A subject with which the message
+    begins is not repeated in the text."""
     text = str(error).removeprefix(f"{subject}: ")
     if not advice:
         text, _, advice = text.rpartition("; ") if "; " in text else (text, "", "")

@@ -29,7 +29,8 @@ _UNUSED_MEMBER_ID = "kafkagroup-doctor"
 async def examine_group(
     servers: Sequence[Address], options: ClientOptions, group_id: str
 ) -> list[Finding]:
-    """Check a group step by step; if its coordinator is not found, that is the only finding."""
+    """Check a group step by step; stop if its coordinator is not found, or fails to describe
+    it. If there is no such group, the checks go on: a member may create it."""
     subject = group_id
 
     def failed_or_denied(check: str, error: KafkaGroupError, advice: str = "") -> Finding:

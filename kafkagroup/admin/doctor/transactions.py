@@ -37,8 +37,8 @@ _LONGEST_TIMEOUT = 15 * 60.0
 transaction. It is used if a transaction's own timeout is not known."""
 
 _GRACE = 60.0
-"""Seconds for which a transaction may be open beyond its timeout: the coordinator looks for such
-ones every 10 s, and its clock may differ."""
+"""Seconds for which a transaction may be open beyond its timeout: the coordinator looks for
+overdue ones every 10 s, and its clock may differ."""
 
 
 @attrs.frozen
@@ -57,7 +57,8 @@ async def examine_transactions(
     servers: Sequence[Address], options: ClientOptions, topic: str, partitions: Iterable[int]
 ) -> list[Finding]:
     """Check partitions of a topic, which have a leader. Return a finding for each whose first open
-    transaction is overdue, up to a limit; without any, one finding."""
+    transaction is overdue; beyond a limit, one for all the others. If there is none, or the check
+    failed, return one finding."""
     wanted = [TopicPartition(topic, number) for number in sorted(partitions)]
     try:
         behind = await request_from(servers, options, lambda cluster: _behind(cluster, wanted))
@@ -115,7 +116,7 @@ async def _behind(
 
 def _open_for(one: OpenTransaction, now: datetime) -> float | None:
     """Return for how many seconds a transaction has been open. If it hangs, no coordinator knows
-    its start: return the seconds since its last record. None if that is not known either."""
+    its start: return the seconds since its last record. None if the time is not known."""
     known = None if one.is_hanging else one.transaction
     since = one.producer.last_written_at if known is None else known.started_at
     return None if since is None else max((now - since).total_seconds(), 0.0)

@@ -51,9 +51,10 @@ class MoveReasons:
         self._is_weighted = bool(spec.loads) or any(m.capacity != 1 for m in spec.members.values())
         self._owned_topics = {tp.topic for tp in self._before}
         self._gains: dict[str, Counter[str]] = {m: Counter() for m in spec.members}
-        """Member id -> topic -> how many partitions it gained, but not for their load or rack."""
+        """Member id -> topic -> how many partitions it gained, without those for load or rack."""
         self._gifts: dict[str, Counter[str]] = {m: Counter() for m in spec.members}
-        """Member id -> new owner -> how many partitions it gave that it could have kept."""
+        """Member id -> new owner -> how many partitions it gave that it could have kept, without
+        those for load or rack."""
         # `_undo` and `_replace` remove the moves that are found to be unneeded from both.
         for tp, taker in after.items():
             giver = self._before.get(tp)

@@ -13,8 +13,8 @@ from kafkagroup.types import TopicPartition
 __all__ = ["MAX_ROUNDS", "Outcome", "run_rounds"]
 
 MAX_ROUNDS = 10
-"""Most rebalances of a cooperative group that a plan follows. The assignors here need two, or three
-when claims contradict each other; one that needs ten does not converge."""
+"""Most rebalances of a cooperative group that a plan follows. The assignors here need two,
+`weighted_sticky` sometimes a few more; one that needs ten does not converge."""
 
 
 @attrs.frozen
@@ -29,7 +29,8 @@ class Outcome:
 
 
 def run_rounds(spec: GroupSpec, assignor: Assignor) -> Outcome:
-    """Run the assignor for each rebalance, until no member has to revoke a partition.
+    """Run the assignor for each rebalance, until no member has to revoke a partition, or
+    `MAX_ROUNDS` are over.
 
     Raises: ConfigurationError when the assignor assigns to an unknown member, or a partition twice.
     """

@@ -30,9 +30,9 @@ class Reason(Enum):
     UNOWNED = "unowned"
     """No member owned it. The spec does not show whether it is new or its owner left."""
     LOAD = "load"
-    """Without the move, the more loaded of the two members would have a higher load; and without
-    loads and capacities the assignor would not have moved it there, or, if the move is not needed
-    for balance, would have assigned otherwise."""
+    """Without the move, the more loaded of the two members would have a higher load, relative to
+    its capacity; and without loads and capacities the assignor would not have moved it there, or,
+    if the move is not needed for balance, would have assigned otherwise."""
     RACK = "rack"
     """It has a replica in the new owner's rack and none in the old one's, and without racks the
     assignor would not have moved it there."""
@@ -145,8 +145,8 @@ class Plan:
     kept: int
     """How many partitions stay with their owner."""
     paused: tuple[TopicPartition, ...]
-    """The partitions that their owner revokes, so that no member consumes them for a while: all
-    owned ones when eager."""
+    """The partitions that no member consumes for a while, because their owner revokes them or has
+    left: all owned ones when eager."""
     unassigned: tuple[TopicPartition, ...]
     """Partitions of subscribed topics that no member gets; empty if the assignor is correct."""
 
