@@ -214,12 +214,31 @@ async def open_transactions(
             transaction=known.get(one.producer_id),
         )
 
+    opened = {
+        tp: [with_coordinator(tp, one) for one in producers]
+        for tp, producers in in_transaction.items()
+    }
+    # A transaction that was ended between the requests seems to hang, but is not open any more. An
+    # abort might then hit the next transaction of its producer.
+    doubted = [tp for tp, found in opened.items() if any(one.is_hanging for one in found)]
+    again = await describe_producers(calls, doubted)
+    still_open = {
+        (tp, one.producer_id, one.transaction_start_offset)
+        for tp, producers in again.items()
+        if not isinstance(producers, KafkaGroupError)
+        for one in producers
+    }
     results: dict[TopicPartition, tuple[OpenTransaction, ...] | KafkaGroupError] = {}
-    for tp, producers in described.items():
+    for tp, producers in (described | again).items():
         if isinstance(producers, KafkaGroupError):
             results[tp] = producers
         else:
-            found = [with_coordinator(tp, one) for one in in_transaction[tp]]
+            found = [
+                one
+                for one in opened[tp]
+                if not one.is_hanging
+                or (tp, one.producer.producer_id, one.start_offset) in still_open
+            ]
             results[tp] = tuple(sorted(found, key=lambda one: one.start_offset))
     return results
 

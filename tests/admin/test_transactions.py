@@ -1,0 +1,59 @@
+"""Open transactions that end while `Admin` asks for them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import pytest
+from memory_network import network
+
+from kafkagroup import Admin, Producer, TopicPartition
+from kafkagroup.admin import TransactionList, transactions
+from kafkagroup.errors import IllegalStateError
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.wire.messages.transaction_admin import WriteTxnMarkersRequest
+
+__all__ = ["network"]
+
+pytestmark = pytest.mark.anyio
+
+SERVERS = "kafka-1:9092"
+
+
+async def test_a_transaction_that_ends_between_the_requests_does_not_hang(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was open in its partition, and its coordinator has none that is open."""
+    kafka = EmbeddedKafka({"t": 1}, listen=False)
+    tp = TopicPartition("t", 0)
+    list_transactions = transactions.list_transactions
+    async with network, kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(10_000):
+            async with (
+                Admin(bootstrap_servers=SERVERS) as admin,
+                Producer(bootstrap_servers=SERVERS, transactional_id="tx") as producer,
+                AsyncExitStack() as stack,
+            ):
+
+                async def listed_after_commit(*args: Any, **filters: Any) -> TransactionList:
+                    await stack.aclose()
+                    await anyio.sleep(10)
+                    return await list_transactions(*args, **filters)
+
+                async def begin() -> None:
+                    await stack.enter_async_context(producer.transaction())
+                    await producer.send("t", value=b"value")
+
+                monkeypatch.setattr(transactions, "list_transactions", listed_after_commit)
+                await begin()
+                assert await admin.open_transactions(tp) == {tp: ()}
+                await begin()
+                with pytest.raises(IllegalStateError) as caught:
+                    await admin.abort_transaction(tp, 2)
+    assert str(caught.value) == (
+        "t/0 has no transaction that begins at 2; it has no open transaction"
+    )
+    assert kafka.requests(WriteTxnMarkersRequest) == []
