@@ -137,6 +137,28 @@ _ANSWERS = {
 }
 """Another client's option -> what to use instead, if that is not an option."""
 
+_OF_CONSUMERS = frozenset(
+    (
+        "allow_auto_create_topics",
+        "consumer_timeout_ms",
+        "default_offset_commit_callback",
+        "enable_auto_offset_store",
+        "enable_incremental_fetch_sessions",
+        "enable_partition_eof",
+        "max_poll_records",
+        "num_consumer_fetchers",
+        "offsets_commit_max_retries",
+        "on_commit",
+        "queued_max_messages",
+        "queued_max_records",
+        "queued_min_messages",
+        "rebalance_listener",
+        "topic",
+        "topics",
+    )
+)
+"""The options whose answers are true of `Consumer` only."""
+
 
 def explains_unknown_options(init: Init, more: Collection[str] = ()) -> Init:
     """Decorate a constructor: its error for an unknown keyword names what to write instead. `more`:
@@ -191,9 +213,17 @@ def _answer(name: str, names: Collection[str]) -> str | None:
             return f"{name} is {ours} here"
     is_security = option in _SECURITY or option.startswith(("security_", "ssl_", "sasl_"))
     takes_security = "security" in names  # `Security` itself takes none of the other options
-    if option in _ANSWERS and (takes_security or is_security):
+    if option in _ANSWERS and (takes_security or is_security) and _holds(option, names):
         return f"{name}: {_ANSWERS[option]}"
     if is_security and takes_security:
         return f"{name} is security=kafkagroup.Security({_SECURITY.get(option, option)}=...)"
     near = get_close_matches(option, names, 1, 0.8)
     return f"did you mean {near[0]}?" if near else None
+
+
+def _holds(option: str, names: Collection[str]) -> bool:
+    """Return whether the answer for an option is true of the client that takes these keywords."""
+    if option in _OF_CONSUMERS:
+        return "enable_auto_commit" in names
+    # `Admin` has no metrics; producers and what belongs to a group have.
+    return _ANSWERS[option] != _METRICS or "linger_ms" in names or "group_id" in names

@@ -119,6 +119,19 @@ def test_each_client_suggests_its_own_options() -> None:
     assert answer(Producer, compression="gzip").endswith("compression is compression_type here")
 
 
+@pytest.mark.parametrize(
+    ("client", "option"),
+    [
+        (Producer, "allow_auto_create_topics"),  # a producer may create its topics
+        (Producer, "topic"),
+        (Admin, "topics"),
+        (Admin, "metric_reporters"),
+    ],
+)
+def test_an_answer_is_given_only_where_it_is_true(client: Any, option: str) -> None:
+    assert answer(client, **{option: 1}) == f"{client.__name__}() has no option {option}"
+
+
 def theirs() -> set[str]:
     """Return all options of the other Python clients that Consumer lacks."""
     found = set(inspect.signature(aiokafka.AIOKafkaConsumer).parameters)
