@@ -68,9 +68,11 @@ async def list_transactions(
 ) -> TransactionList:
     """Implement `Admin.list_transactions`."""
     filters = tuple(states)
-    if open_longer_than is not None and not filters:
+    if open_longer_than is not None:
         # Brokers compare the start only: an id whose transaction has ended passes, too.
-        filters = _OPEN_STATES
+        filters = tuple(state for state in _OPEN_STATES if not filters or state in filters)
+        if not filters:
+            return TransactionList(transactions=())
     duration_ms = -1 if open_longer_than is None else open_longer_than // timedelta(milliseconds=1)
     request = ListTransactionsRequest(
         state_filters=filters,

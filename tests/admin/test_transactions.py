@@ -1,8 +1,9 @@
-"""Open transactions that end while `Admin` asks for them."""
+"""`Admin` on transactions: what it asks for, and in which order."""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 from memory_network import network
 
 from kafkagroup import Admin, Producer, TopicPartition
-from kafkagroup.admin import TransactionList, transactions
+from kafkagroup.admin import TransactionList, TransactionState, transactions
 from kafkagroup.errors import IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.wire.messages.transaction_admin import WriteTxnMarkersRequest
@@ -57,3 +58,37 @@ async def test_a_transaction_that_ends_between_the_requests_does_not_hang(
         "t/0 has no transaction that begins at 2; it has no open transaction"
     )
     assert kafka.requests(WriteTxnMarkersRequest) == []
+
+
+@pytest.mark.parametrize(
+    ("states", "listed"),
+    [
+        ((), ["open"]),
+        ((TransactionState.ONGOING, TransactionState.EMPTY), ["open"]),
+        ((TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT), []),
+    ],
+)
+async def test_an_id_without_an_open_transaction_has_none_that_is_open_for_long(
+    network: Any, states: tuple[TransactionState, ...], listed: list[str]
+) -> None:
+    """Brokers compare the start alone, and select ids without a transaction."""
+    kafka = EmbeddedKafka({"t": 1}, listen=False)
+    async with network, kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(10_000):
+            async with (
+                Admin(bootstrap_servers=SERVERS) as admin,
+                Producer(bootstrap_servers=SERVERS, transactional_id="empty"),
+                Producer(bootstrap_servers=SERVERS, transactional_id="ended") as ended,
+                Producer(bootstrap_servers=SERVERS, transactional_id="open") as producer,
+            ):
+                async with ended.transaction() as tx:
+                    await tx.send("t", b"value")
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"value")
+                    await anyio.sleep(20)
+                    found = await admin.list_transactions(
+                        states=states, open_longer_than=timedelta(seconds=10)
+                    )
+    assert [one.transactional_id for one in found.transactions] == listed
+    assert found.errors == {}
