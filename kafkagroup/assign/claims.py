@@ -48,8 +48,8 @@ class Claims:
     unclaimed: set[str]
     """The topics of which no member claims a partition: most of the work is skipped for them."""
     former: dict[TopicPartition, int]
-    """Partition -> a member whose claim is older than the newest, if there is one: it owned the
-    partition before. Of several older claims the newest, unless two of them are equal."""
+    """Partition -> the member that owned it before: of the claims with a lower generation than the
+    newest, that with the highest. If two of those claims are equal, it may be another, or none."""
 
 
 def read_claims(spec: GroupSpec, order: list[str]) -> Claims:

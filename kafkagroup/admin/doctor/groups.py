@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from kafkagroup.admin import describing, offsets
 from kafkagroup.admin.doctor.addresses import name_of
-from kafkagroup.admin.doctor.findings import Finding, denied, failed, ok, warning
+from kafkagroup.admin.doctor.findings import Finding, denied, failed, not_checked, ok, warning
 from kafkagroup.admin.doctor.requesting import request_from
 from kafkagroup.errors import (
     AuthorizationError,
     BrokerError,
     ErrorCode,
+    IllegalStateError,
     KafkaGroupError,
     broker_error,
 )
@@ -62,6 +63,8 @@ async def examine_group(
                 " creates a new group",
             )
         )
+    except IllegalStateError as error:  # a group of another type, such as Kafka Streams'
+        found.append(not_checked("group", subject, str(error)))
     except KafkaGroupError as error:
         return [*found, failed_or_denied("group", error)]
     else:
