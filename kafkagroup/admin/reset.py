@@ -193,7 +193,7 @@ def offsets_from_json(
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for thousands of nested brackets
         raise ConfigurationError(f"offsets: {error}") from None
     if not isinstance(document, dict) or document.get("version") != _FORMAT:
         raise ConfigurationError(f'offsets: expected an object with "version": {_FORMAT}')

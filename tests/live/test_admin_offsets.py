@@ -239,6 +239,7 @@ async def test_offsets_are_copied_to_another_group_as_json(bootstrap, name, fill
     ("text", "message"),
     [
         ("{", "offsets: Expecting property name"),
+        ("[" * 100_000, "offsets: maximum recursion depth exceeded"),
         ("[]", 'offsets: expected an object with "version": 1'),
         ('{"version": 2, "offsets": []}', 'offsets: expected an object with "version": 1'),
         ('{"version": 1}', "offsets: offsets is None, no list"),
