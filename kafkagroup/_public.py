@@ -46,7 +46,7 @@ def late_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
             setattr(sys.modules[module], name, value)
             return value
         # Other names may be submodules, which `from kafkagroup import ...` looks up here first.
-        if name[0].isupper() or name.startswith(_FUNCTIONS) or name.endswith("_assignor"):
+        if name[:1].isupper() or name.startswith(_FUNCTIONS) or name.endswith("_assignor"):
             raise import_module("kafkagroup._foreign_names").unknown_import(module, name)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 

@@ -402,6 +402,7 @@ def test_another_unknown_name_is_an_ordinary_error(module: str) -> None:
     error = attribute_error(found_on, "Konsumer")
     assert str(error) == f"module {module!r} has no attribute 'Konsumer'"
     assert (error.name, error.obj) == ("Konsumer", found_on)
+    assert not hasattr(found_on, "")
 
 
 def exported() -> set[str]:
