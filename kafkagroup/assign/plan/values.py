@@ -145,8 +145,9 @@ class Plan:
     kept: int
     """How many partitions stay with their owner."""
     paused: tuple[TopicPartition, ...]
-    """The partitions that no member consumes for a while, because their owner revokes them or has
-    left: all owned ones when eager."""
+    """The partitions that no member consumes for a while: those that their owner revokes or,
+    without an owner, the members that claim them; and those of members that leave. When eager, all
+    owned ones."""
     unassigned: tuple[TopicPartition, ...]
     """Partitions of subscribed topics that no member gets; empty if the assignor is correct."""
 
