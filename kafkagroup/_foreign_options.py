@@ -74,7 +74,9 @@ _SECURITY = {
 }
 """Another client's TLS or SASL option -> the argument of `Security`, if its name differs."""
 
-_NO_KERBEROS = "there is no GSSAPI; security=Security(sasl_mechanism=...) takes one of your own"
+_NO_KERBEROS = (
+    "there is no GSSAPI; security=Security(sasl_mechanism=...) takes a mechanism of your own"
+)
 _SYSTEM = "there is nothing to set: the system's default is used"
 _METRICS = "metrics() returns the figures, and kafkagroup.exporters exports them"
 _QUEUED = "fetch_max_bytes limits what is buffered, in bytes"

@@ -223,7 +223,11 @@ class Broker(Explained, BrokerClient):
         group_instance_id: str | None = None,
         connection_id: str = "group",
     ) -> JoinGroupResponse:
-        """Join, and wait until every member has joined or the coordinator has expired it."""
+        """Join, and wait until all members have joined, or the coordinator has expired the others.
+
+        With member id "", a coordinator responds MEMBER_ID_REQUIRED at once, with the id to join
+        with (KIP-394), unless `group_instance_id` is given.
+        """
         config = MemberConfig(
             group_id=group,
             group_instance_id=group_instance_id,

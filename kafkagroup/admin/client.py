@@ -138,8 +138,8 @@ class Admin(CallingService):
         groups.
 
         The list's `errors` have the brokers that failed: UnsupportedVersionError when a broker
-        cannot filter by states (before Kafka 2.6) or types (before 3.8). Raises: TransportError
-        when no broker responds.
+        cannot filter by states (before Kafka 2.6) or types (before 3.8). Raises: ConfigurationError
+        for a state or type that Kafka does not have; TransportError when no broker responds.
         """
         wanted = {"states": _names(states, GroupState), "types": _names(types, GroupType)}
 
@@ -317,12 +317,12 @@ class Admin(CallingService):
     async def delete_offsets(
         self, group_id: str, partitions: Partitions
     ) -> tuple[TopicPartition, ...]:
-        """Delete a group's committed offsets of these partitions; return them, sorted.
+        """Delete a group's committed offsets of these partitions; return the partitions, sorted.
 
         Raises: ChangesRefusedError, when offsets were not deleted, with the partitions whose
         offsets were, and an error for each other one: BrokerError GROUP_SUBSCRIBED_TO_TOPIC while a
         member subscribes to the topic. Of the group as a whole: BrokerError GROUP_ID_NOT_FOUND;
-        NON_EMPTY_GROUP for a group that is not of consumers; TransportError.
+        NON_EMPTY_GROUP for a group that is not of consumers; AuthorizationError; TransportError.
         """
         checked_group_ids([group_id])
         wanted = partitions_of(partitions)
