@@ -60,14 +60,14 @@ def find_target(spec: GroupSpec) -> dict[str, MemberTarget]:
     order = spec.order()
     claims = read_claims(spec, order)
     targets = [MemberTarget(kept) for kept in claims.owned_by]
-    pools, topics = _pools(claims)
+    pools, topics_by_pool = _pools(claims)
     even_out(pools, len(order))
     racks = _RackPreference(spec, order)
-    released_by_pool = _release(pools, topics, targets, claims.former, racks)
-    for pool, names, released in zip(pools, topics, released_by_pool, strict=True):
+    released_by_pool = _release(pools, topics_by_pool, targets, claims.former, racks)
+    for pool, topics, released in zip(pools, topics_by_pool, released_by_pool, strict=True):
         if not pool.gained:
             continue
-        free, withheld = _free(claims, names)
+        free, withheld = _free(claims, topics)
         claimed = {*released, *withheld}
         to_deal = sorted([*released, *free]) if released else free
         for member, dealt in _dealt(to_deal, pool.gained, claims.former, racks).items():
@@ -149,7 +149,7 @@ def _free(claims: Claims, topics: list[str]) -> tuple[list[TopicPartition], list
 
 def _release(
     pools: list[Pool],
-    topics: list[list[str]],
+    topics_by_pool: list[list[str]],
     targets: list[MemberTarget],
     former: Mapping[TopicPartition, int],
     racks: _RackPreference,
@@ -157,7 +157,7 @@ def _release(
     """Remove the partitions that members lose from what they keep; return them by pool. Partitions
     that can go back to the member that owned them before are removed first."""
     released: list[list[TopicPartition]] = [[] for _ in pools]
-    pool_of = {topic: number for number, names in enumerate(topics) for topic in names}
+    pool_of = {topic: number for number, topics in enumerate(topics_by_pool) for topic in topics}
     losing: dict[int, list[int]] = {}  # member -> the pools in which it loses
     for number, pool in enumerate(pools):
         for member in pool.lost:
