@@ -208,7 +208,8 @@ async def add_partitions(
 
 
 def _check_count(topic: str, name: str, value: object, most: int) -> None:
-    if not isinstance(value, int) or not 1 <= value <= most:
+    # bool is a subclass of int.
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ConfigurationError(
             f"topic {topic!r}: {name}={value!r}; expected a whole number from 1 to {most}"
         )

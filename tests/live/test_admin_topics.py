@@ -122,6 +122,7 @@ async def test_each_topic_has_its_own_error(bootstrap, name):
     ("wrong", "message"),
     [
         ({"partitions": 0}, "partitions=0; expected a whole number from 1 to 2147483647"),
+        ({"partitions": True}, "partitions=True; expected a whole number from 1 to 2147483647"),
         ({"partitions": 2**31}, "partitions=2147483648; expected a whole number from 1 to"),
         ({"replication_factor": 2**15}, "replication_factor=32768; expected a whole number from 1"),
     ],
