@@ -266,9 +266,15 @@ class Security:
             )
             return None
         mechanism, name = self.sasl_mechanism, _name(self.sasl_mechanism)
-        if mechanism is None or (isinstance(mechanism, str) and mechanism not in _MECHANISMS):
+        if mechanism is None or isinstance(mechanism, str):
+            unknown = None if mechanism in _MECHANISMS else f"={mechanism!r}"
+        else:
+            is_mechanism = name is not None and hasattr(mechanism, "authenticate")
+            # Without the value: its repr may show credentials.
+            unknown = None if is_mechanism else f" is a {type(mechanism).__name__}"
+        if unknown is not None:
             raise ConfigurationError(
-                f"sasl_mechanism={mechanism!r}; expected one of {', '.join(_MECHANISMS)}, or an"
+                f"sasl_mechanism{unknown}; expected one of {', '.join(_MECHANISMS)}, or an"
                 " object of your own with a name and an authenticate()"
             )
         if (
@@ -339,7 +345,7 @@ class Security:
 
 
 def _name(mechanism: str | Mechanism | None) -> str | None:
-    return mechanism if isinstance(mechanism, str | None) else mechanism.name
+    return mechanism if isinstance(mechanism, str | None) else getattr(mechanism, "name", None)
 
 
 def _wrapped(text: str | Secret | None) -> Secret | None:

@@ -88,6 +88,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"security_protocol": "ssl"}, "security_protocol='ssl'; expected one of PLAINTEXT, SSL, SASL"),
     ({"security_protocol": "SASL_SSL"}, "sasl_mechanism=None; expected one of PLAIN, SCRAM-SHA-2"),
     ({"sasl_mechanism": "GSSAPI"}, "sasl_mechanism='GSSAPI'; expected one of PLAIN, SCRAM-SHA-256"),
+    ({"sasl_mechanism": b"PLAIN"}, "sasl_mechanism is a bytes; expected one of PLAIN, SCRAM-SHA-2"),
     ({"sasl_mechanism": "PLAIN"}, "PLAIN needs sasl_username and sasl_password"),
     ({"sasl_mechanism": "PLAIN", "sasl_username": "", "sasl_password": "x"}, "PLAIN needs sasl_us"),
     ({"sasl_mechanism": "PLAIN", "sasl_username": "a\0b", "sasl_password": "x"}, "cannot have NUL"),
