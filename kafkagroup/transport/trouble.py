@@ -68,6 +68,9 @@ class _Trouble:
     """Seconds without progress before the warning."""
     warned_at: float | None = None
     """When the last warning was logged, or left out as a repetition; None before the first."""
+    was_warned: bool = False
+    """Whether a warning was due since the operation last succeeded: then the next success is
+    reported. It may be due to failures before `began_at`."""
 
 
 class Troubles:
@@ -100,7 +103,9 @@ class Troubles:
         if trouble is None or began - trouble.failed_at > _FORGET_AFTER:
             if trouble is None and len(self.ongoing) >= _MAX_TROUBLES:
                 del self.ongoing[next(iter(self.ongoing))]  # the oldest
-            trouble = self.ongoing[key] = _Trouble(problem, began, now, warn_after)
+            was_warned = trouble is not None and trouble.was_warned
+            trouble = _Trouble(problem, began, now, warn_after, was_warned=was_warned)
+            self.ongoing[key] = trouble
         trouble.problem, trouble.failed_at = problem, now
         if now - trouble.began_at < warn_after:
             return
@@ -110,7 +115,7 @@ class Troubles:
     def succeeded(self, key: Hashable, now: float) -> None:
         """Record a success; log and publish it if a warning was logged before."""
         trouble = self.ongoing.pop(key, None)
-        if trouble is None or trouble.warned_at is None:
+        if trouble is None or not trouble.was_warned:
             return
         if any(str(other.problem) == str(trouble.problem) for other in self.ongoing.values()):
             return  # another still fails for the same reason
@@ -137,6 +142,7 @@ class Troubles:
 
     def _warn(self, trouble: _Trouble, now: float, warn_interval: float) -> None:
         is_repeated, trouble.warned_at = trouble.warned_at is not None, now
+        trouble.was_warned = True
         self._warned = {text: at for text, at in self._warned.items() if now - at < warn_interval}
         problem, seconds = trouble.problem, now - trouble.began_at
         text = str(problem)

@@ -111,6 +111,20 @@ def test_failures_far_apart_are_not_one_trouble(lines: Any) -> None:
     assert lines() == []
 
 
+def test_a_reported_trouble_ends_although_a_later_failure_counts_as_new(lines: Any) -> None:
+    events: list[Any] = []
+    troubles = Troubles(events.append)
+    for second in range(12):
+        troubles.failed("key", second, problem())
+    troubles.failed("key", 300.0, problem())
+    troubles.succeeded("key", 301.0)
+    assert events == [
+        TroubleReported(at=10.0, subject="a:1", cause="refused", advice="look", seconds=10.0),
+        TroubleEnded(at=301.0, subject="a:1", seconds=1.0),
+    ]
+    assert lines() == ["no progress for 10 s: a:1: refused; look", "a:1: works again, after 1 s"]
+
+
 def test_one_cause_is_reported_once_for_all_connections_and_partitions(lines: Any) -> None:
     """The cause may affect four connections to one broker, or a thousand partitions of one
     topic."""
