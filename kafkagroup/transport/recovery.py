@@ -174,7 +174,8 @@ class Recovery:
 
     def on_failure(self, now: float) -> None:
         """Note that a known broker has not responded."""
-        self._failing_since = self._failing_since or now
+        if self._failing_since is None:
+            self._failing_since = now
 
     def on_rebootstrap(self) -> None:
         """Note that the client bootstraps again."""

@@ -63,6 +63,13 @@ def test_a_client_bootstraps_again_once_no_known_broker_has_responded_for_long()
     assert not recovery.is_rebootstrap_due(1_300.0)
 
 
+def test_a_failure_counts_from_the_zero_of_the_clock_on() -> None:
+    recovery = Recovery(300.0)
+    recovery.on_failure(0.0)
+    recovery.on_failure(200.0)
+    assert [recovery.is_rebootstrap_due(now) for now in (299.0, 300.0)] == [False, True]
+
+
 def test_brokers_may_require_it_every_five_seconds() -> None:
     recovery = Recovery(300.0)
     assert [recovery.may_rebootstrap(now) for now in (0.0, 4.9, 5.0, 9.9)] == [
