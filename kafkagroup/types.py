@@ -33,7 +33,7 @@ __all__ = [
 
 MAX_INT16, MAX_INT32, MAX_INT64 = 2**15 - 1, 2**31 - 1, 2**63 - 1
 """The greatest values of the protocol's integers. Replication factors have 16 bits, partition
-numbers and epochs 32, offsets and timestamps 64."""
+numbers and leader epochs 32, offsets and timestamps 64."""
 
 NO_TIMESTAMP = -1
 """The timestamp of a record that has none, such as one of the oldest message format."""
@@ -73,14 +73,14 @@ class OffsetAndMetadata:
 
 @frozen
 class OffsetAndTimestamp:
-    """The first record of a partition at or after a time."""
+    """The first record of a partition at or after a time; or where its log starts or ends."""
 
     offset: int
-    """Its offset; -1 when there is none."""
+    """The record's offset, -1 when there is none; or the requested limit of the log."""
     timestamp: int
-    """Its timestamp in milliseconds; -1 when only an offset was requested."""
+    """The record's timestamp in milliseconds; -1 without a record."""
     leader_epoch: int = -1
-    """Its leader epoch; -1 when unknown."""
+    """The leader epoch at that offset; -1 when unknown."""
 
 
 @public

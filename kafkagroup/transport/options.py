@@ -25,17 +25,18 @@ class ClientOptions:
     """The options of one client's connections to all brokers.
 
     Args:
-        client_id: The name in the brokers' logs and quotas, and the prefix of member ids. Default
-            `'kafkagroup'`; Kafka's `client.id`.
+        client_id: The name in the brokers' logs and quotas, and the prefix of member ids; None
+            sends none. Default `'kafkagroup'`; Kafka's `client.id`.
         name: How log lines name the client, as `client_name` returns it; "" for its client id
             alone. Default `''`.
         request_timeout: Seconds after which a request without a response fails, and its connection
             with it. Default `30.0`.
-        connect_timeout: Seconds for connecting, TLS included; the same again for ApiVersions, and
-            for SASL. Each address of a host is tried in turn. Default `10.0`.
+        connect_timeout: Seconds for the look-up of the name, connecting to any of its addresses,
+            and TLS; the same again for ApiVersions, and for SASL. Default `10.0`.
         retry_backoff: Seconds before the first retry; doubled, with jitter, for each further one.
             Default `0.1`.
-        retry_backoff_max: The longest back-off, in seconds. Default `1.0`.
+        retry_backoff_max: The longest backoff in seconds, to which jitter adds up to 20%. Default
+            `1.0`.
         metadata_recovery_rebootstrap_trigger: Seconds without a response of any known broker after
             which they are forgotten, and only the bootstrap addresses are asked (KIP-1102). Default
             `300.0`.
@@ -44,8 +45,8 @@ class ClientOptions:
         adopts_cluster_change: Whether the client adopts another cluster if its bootstrap addresses
             lead there. Default `False`.
         max_frame_bytes: The largest response that is accepted, in bytes. Default `MAX_FRAME_BYTES`.
-        receive_bytes: Bytes to read from a socket at a time: a fetch response takes few system
-            calls. Default 1,048,576.
+        receive_bytes: Bytes to read from a socket at a time; many, so that a fetch response takes
+            few system calls. Default 1,048,576.
         security: TLS and SASL, the same for every broker; None for neither.
         run_in_thread: Runs functions that would block the event loop, such as the derivation of
             keys and the decoding of large responses; by default in threads that only these options
@@ -56,18 +57,18 @@ class ClientOptions:
     """
 
     client_id: str | None = "kafkagroup"
-    """The name in the brokers' logs and quotas, and the prefix of member ids."""
+    """The name in the brokers' logs and quotas, and the prefix of member ids; None sends none."""
     name: str = ""
     """How log lines name the client, as `client_name` returns it; "" for its client id alone."""
     request_timeout: float = 30.0
     """Seconds after which a request without a response fails, and its connection with it."""
     connect_timeout: float = 10.0
-    """Seconds for connecting, TLS included; the same again for ApiVersions, and for SASL. Each
-    address of a host is tried in turn."""
+    """Seconds for the look-up of the name, connecting to any of its addresses, and TLS; the same
+    again for ApiVersions, and for SASL."""
     retry_backoff: float = 0.1
     """Seconds before the first retry; doubled, with jitter, for each further one."""
     retry_backoff_max: float = 1.0
-    """The longest back-off, in seconds."""
+    """The longest backoff in seconds, to which jitter adds up to 20%."""
     metadata_recovery_rebootstrap_trigger: float = 300.0
     """Seconds without a response of any known broker after which they are forgotten, and only the
     bootstrap addresses are asked (KIP-1102)."""
@@ -78,7 +79,8 @@ class ClientOptions:
     max_frame_bytes: int = MAX_FRAME_BYTES
     """The largest response that is accepted, in bytes."""
     receive_bytes: int = 1_048_576
-    """Bytes to read from a socket at a time: a fetch response takes few system calls."""
+    """Bytes to read from a socket at a time; many, so that a fetch response takes few system
+    calls."""
     security: Security | None = None
     """TLS and SASL, the same for every broker; None for neither."""
     run_in_thread: RunInThread = field(factory=WorkerThreads, repr=False)

@@ -71,8 +71,8 @@ class Origin:
 
 
 _forks = 0
-"""How often this process, or an ancestor, was forked. A comparison of process ids would be a system
-call each time."""
+"""The number of forks between the process that imported this module and the present one. Compared
+in place of process ids, as each `os.getpid()` is a system call."""
 
 
 def _count_fork() -> None:

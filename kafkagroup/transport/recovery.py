@@ -33,8 +33,8 @@ _FORGET_AFTER = 30.0
 """Seconds after which a round is too old to be confirmed by the next one."""
 
 _REBOOTSTRAP_INTERVAL = 5.0
-"""Seconds between two requirements of brokers to bootstrap again that the client obeys: each time
-it closes the connections to all brokers."""
+"""The client obeys a broker that requires it to bootstrap again at most once in so many seconds, as
+it closes the connections to all brokers each time."""
 
 _REPORT_INTERVAL = 60.0
 """Seconds between two reports to the application that the cluster has changed."""
@@ -197,8 +197,8 @@ class Recovery:
     def survey(
         self, now: float, cluster_id: str | None, attempts: Attempts
     ) -> ClusterChangedError | None:
-        """Return the error if the bootstrap addresses, all of which were asked, lead to another
-        cluster than `cluster_id`."""
+        """Note where the bootstrap addresses lead in this round, in which all were asked. Return
+        the error if they lead to another cluster than `cluster_id`, as in an earlier round."""
         self.change = self._survey.on_round(now, cluster_id, attempts)
         return self.change
 

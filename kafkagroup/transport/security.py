@@ -57,9 +57,9 @@ class Security:
     ssl_context: ssl.SSLContext | None
     """Your own context, used as it is; no other TLS option may be given with it."""
     ssl_ca_location: str | None
-    """File with the CA certificates that verify the brokers', in PEM, or a directory prepared by
-    `openssl rehash`; None: the certificates that the system trusts. As the files of the certificate
-    and the key, it is read again before a connection if it has changed."""
+    """File with the CA certificates that verify those of the brokers, in PEM, or a directory
+    prepared by `openssl rehash`; None: the certificates that the system trusts. Like the files of
+    the certificate and the key, it is read again before a connection if it has changed."""
     ssl_ca_pem: Secret | None
     """The CA certificates as a string."""
     ssl_certificate_location: str | None
@@ -119,9 +119,9 @@ class Security:
                 `None`; Kafka's `security.protocol`.
             ssl_context: Your own context, used as it is; no other TLS option may be given with it.
                 Default `None`.
-            ssl_ca_location: File with the CA certificates that verify the brokers', in PEM, or a
-                directory prepared by `openssl rehash`; None: the certificates that the system
-                trusts. As the files of the certificate and the key, it is read again before a
+            ssl_ca_location: File with the CA certificates that verify those of the brokers, in PEM,
+                or a directory prepared by `openssl rehash`; None: the certificates that the system
+                trusts. Like the files of the certificate and the key, it is read again before a
                 connection if it has changed.
             ssl_ca_pem: The CA certificates as a string. Default `None`.
             ssl_certificate_location: File with this client's certificate and its chain to the CA,

@@ -3,8 +3,8 @@
 Nothing here uses the threads that the application shares: those of anyio and the loop's default
 executor may all be busy for minutes, with work that itself waits for this client.
 
-Waiting for a job needs no shield from cancellation: if a waiting task is cancelled, the job still
-runs to its end, and other tasks can wait for it.
+Waiting for a job needs no shield from cancellation: if a waiting task is cancelled, a job that has
+begun still runs to its end, and other tasks can wait for it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Job(Generic[T]):
 
     def begin(self) -> float:
         """Begin the work as soon as a thread is free, unless it has begun. Return what
-        `WorkerThreads.begin_waiting` returns. For callers that do not `wait`."""
+        `WorkerThreads.begin_waiting` returns. `wait` calls this itself."""
         return self._threads.begin(self)
 
     async def wait(self, until: float = math.inf) -> bool:
@@ -142,8 +142,9 @@ class WorkerThreads:
         return WorkerThreads, (self._short_limit, self._total_limit)
 
     async def __call__(self, work: Callable[[], T], /) -> T:
-        """Run a function in a thread; return its result. If the caller is cancelled, the thread
-        still runs the function to its end, and counts until then."""
+        """Run a function in a thread; return its result. If the caller is cancelled, a function
+        that has begun still runs to its end, and its thread counts until then; one that has not
+        begun is not called."""
         job = Job(work, self)
         await job.wait()
         return job.result()
@@ -158,8 +159,8 @@ class WorkerThreads:
 
     def begin_waiting(self) -> float:
         """Begin the queued jobs for which there is room. Return in how many seconds to call this
-        again, because a running job then counts as long; infinity if no job is queued, or only the
-        end of a job makes room."""
+        again, because a running job then counts as long, or because the system starts no more
+        threads now; infinity if no job is queued, or only the end of a job makes room."""
         with self._lock:
             while (job := self._take_next()) is not None:
                 try:

@@ -8,16 +8,16 @@ from kafkagroup.transport.options import Address
 __all__ = ["BrokerThrottle", "forget_ended"]
 
 _MAX_THROTTLE = 30.0
-"""Seconds. A longer throttle time is a bug or an attack; it is cut to this."""
+"""Seconds. A longer throttle time is cut to this, so that no broker can stop the client."""
 
 
 class BrokerThrottle:
-    """The throttle of one address. All clients of that address share it, and all connections."""
+    """The throttle of one address, which all connections of a client to that address share."""
 
     def __init__(self, address: Address, deadlines: dict[Address, float]) -> None:
         """`deadlines`: the address of each throttled broker -> when requests may be sent again, on
-        the lease clock: while this system is suspended, the broker's throttle goes on, and so does
-        the session that a late heartbeat would lose."""
+        the lease clock. Unlike the loop's clock, that counts the time for which this system is
+        suspended, in which the throttle may end, and the session of a member, too."""
         self._address = address
         self._deadlines = deadlines
 

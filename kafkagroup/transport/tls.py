@@ -1,7 +1,7 @@
 """TLS: the context, and the handshake of every connection.
 
-TLS 1.2 at least, with SNI; the broker's certificate and name are verified. OpenSSL's errors are
-translated to errors that state whose fault it is and what to do.
+By default TLS 1.2 at least, with SNI, and the broker's certificate and name are verified. OpenSSL's
+errors are translated to errors that state whose fault it is and what to do.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _WITHOUT_TLS = (
     "is this the port of a TLS listener? One without TLS takes security=None, or a Security with"
     ' security_protocol="SASL_PLAINTEXT"'
 )
-"""The advice where the listener may be one without TLS. A listener of Kafka closes the connection
-when it receives a TLS handshake."""
+"""The advice where the listener may be one without TLS. Such a listener closes the connection when
+it receives a TLS handshake."""
 
 
 class Tls:

@@ -1,4 +1,4 @@
-"""The files of a TLS context: certificates, keys and CAs, which are renewed while a client runs.
+"""The files of a TLS context: certificates, keys and CAs, which are replaced while a client runs.
 
 The context is made again before a connection if its files have changed. A certificate and its key
 are often replaced one after the other: while the files do not load, the earlier context serves.

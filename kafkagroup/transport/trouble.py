@@ -96,8 +96,9 @@ class Troubles:
         warn_interval: float = _WARN_INTERVAL,
     ) -> None:
         """Record a failed attempt at the operation `key`. Log a warning when there has been no
-        progress for `warn_after` seconds, and then every `warn_interval` seconds. `since`: when
-        this attempt began; None: now."""
+        progress for `warn_after` seconds, and then every `warn_interval` seconds, unless another
+        operation has logged the same text within that interval. `since`: when this attempt began;
+        None: now."""
         began = now if since is None else since
         trouble = self.ongoing.get(key)
         if trouble is None or began - trouble.failed_at > _FORGET_AFTER:
@@ -113,12 +114,13 @@ class Troubles:
             self._warn(trouble, now, warn_interval)
 
     def succeeded(self, key: Hashable, now: float) -> None:
-        """Record a success; log and publish it if a warning was logged before."""
+        """Record a success. Log and publish it if a warning was due before, and no other operation
+        still fails with the same text."""
         trouble = self.ongoing.pop(key, None)
         if trouble is None or not trouble.was_warned:
             return
         if any(str(other.problem) == str(trouble.problem) for other in self.ongoing.values()):
-            return  # another still fails for the same reason
+            return
         seconds, problem = now - trouble.began_at, trouble.problem
         logger.info("%s: works again, after %.0f s", problem.subject, seconds)
         if self._publish is not None:
@@ -129,9 +131,9 @@ class Troubles:
         self.ongoing.pop(key, None)
 
     def lasting(self, now: float) -> list[tuple[Problem, float]]:
-        """Return the problems without progress for longer than their `warn_after`, with the seconds
-        that each has lasted. Of problems with the same text, only the first is returned. May be
-        called from any thread."""
+        """Return the problems whose attempts have failed for at least `warn_after` seconds, and
+        last at most `_FORGET_AFTER` ago, with the seconds that each has lasted. Of problems with
+        the same text, only the first is returned. May be called from any thread."""
         found: dict[str, tuple[Problem, float]] = {}
         for trouble in self.ongoing.copy().values():
             # A single failure does not tell whether later attempts would fail.

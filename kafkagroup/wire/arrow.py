@@ -101,8 +101,8 @@ def arrow_batches(
 
 
 def columns(records: RecordReader, count: int, topic: str, partition: int) -> pyarrow.RecordBatch:
-    """Return the next `count` records of a reader, which must not be damaged: the caller has
-    skipped them with another reader before.
+    """Return the next `count` records of a reader. The caller has skipped them with another reader
+    before, so that none of them is damaged.
 
     Raises: LimitExceededError for more than the 2 GiB that a column can hold.
     """
@@ -116,7 +116,7 @@ def columns_of(
 ) -> pyarrow.RecordBatch:
     """Return, as columns, records that are already decoded.
 
-    Raises: ConfigurationError unless their keys and values are bytes.
+    Raises: ConfigurationError if Arrow converts a key or value to no bytes; a str becomes UTF-8.
     """
     pa = _pyarrow()
     times = [None if r.timestamp == _NULL else r.timestamp for r in records]
@@ -240,8 +240,8 @@ class ColumnBuilder:
         return True
 
     def append(self, records: RecordReader, end_offset: int = _ALL, most: int = _ALL) -> int:
-        """Append up to `most` next records of a reader, up to the first at or above `end_offset`.
-        Return how many were appended.
+        """Append up to `most` next records of a reader, up to `end_offset`: the first record at or
+        above it is read, but not appended. Return how many were appended.
 
         Raises: as the reader, for a damaged record, after the records before it were appended;
         LimitExceededError for more than the 2 GiB that a column can hold.

@@ -38,8 +38,8 @@ _FIRST_CAPACITY = 16 << 10
 a topic may have thousands of partitions to which each task writes only a few records."""
 
 _MAX_PENDING_BYTES = 64 << 20
-"""The limit of the bytes of all batches that are not full, after which all are sent: with thousands
-of partitions they would otherwise be gigabytes."""
+"""If the batches that are not full have more bytes than this together, all are sent: with thousands
+of partitions they would otherwise become gigabytes."""
 
 
 class RowColumns:

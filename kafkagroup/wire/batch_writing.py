@@ -77,7 +77,7 @@ def encode_batch(
     """Encode records as one batch, with consecutive offsets from `base_offset` on.
 
     Raises: LocalProtocolError if there are no records, as brokers refuse such a batch, and for
-    timestamps that do not fit 64 bits.
+    timestamps that do not fit 64 bits, or differ from the first by more than these hold.
     """
     if not records:
         raise LocalProtocolError("a batch needs a record")

@@ -24,7 +24,7 @@ def encode(message: object, version: int) -> bytes:
     """Encode a message in one version.
 
     Raises: LocalProtocolError if there is no such version, a value does not fit its type, or a
-    field is set that the version does not have.
+    field is set that the version does not have, unless the field is ignorable.
     """
     out = bytearray()
     encode_into(out, message, version)
@@ -48,9 +48,9 @@ def decode(
     """Decode the message in `data` from `offset` to its end.
 
     Unknown tagged fields are skipped. Raises: DecodeError, also for bytes after the message;
-    LocalProtocolError if there is no such version; LimitExceededError, before the elements are
-    decoded, if all arrays together have more elements than `max_elements` (None:
-    `codec_compiler.MAX_ELEMENTS`). 16 numbers count as one element.
+    LocalProtocolError if there is no such version; LimitExceededError if all arrays together have
+    more elements than `max_elements` (None: `codec_compiler.MAX_ELEMENTS`), before the elements of
+    the array that exceeds it are decoded. 16 numbers count as one element, and each tagged field.
     """
     value, end = decode_prefix(cls, version, data, offset, max_elements=max_elements)
     if end != len(data):

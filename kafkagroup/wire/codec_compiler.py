@@ -48,8 +48,8 @@ _NUMBERS_PER_ELEMENT = 16
 """How many numbers take as long to decode as one element of another type, and so count as one."""
 
 MAX_STRING = 32767
-"""The maximum size of a string, in bytes of UTF-8: Kafka closes the connection on a longer one, in
-all versions."""
+"""The maximum size of a string to encode, in bytes of UTF-8: Kafka closes the connection on a
+longer one, in all versions."""
 
 
 # ---------------------------------------------------------------- called by generated code
@@ -267,9 +267,9 @@ def compile_decoder(cls: type, version: int) -> Decoder:
     title = f"{cls.__name__} v{version}"
     out("def decode(buf, pos, limit):")
     out("    try:")
-    # The list `shared` of the whole message, because nested arrays count, too: how many elements
-    # are left, the limit, a cache of short arrays of numbers, and the view that records are slices
-    # of.
+    # The last argument is the list `shared`, one for the whole message, because nested arrays
+    # count, too: how many more elements are allowed, the limit, a cache of short arrays of numbers,
+    # and the view that records are slices of.
     view = "memoryview(buf).toreadonly()" if out.has_records else "None"
     out(f"        return {entry}(buf, pos, len(buf), [limit, limit, {{}}, {view}])")
     out("    except ENDS_EARLY:")
@@ -300,7 +300,7 @@ def _write_decoder(out: _Module, cls: type, *, as_row: bool = False) -> str:
     entry = f"row_{cls.__name__}" if as_row else f"read_{cls.__name__}"
     if entry in out.names:
         return entry
-    out.names[entry] = None  # it is written: the code of the module will define it
+    out.names[entry] = None  # marks it as written; the generated code replaces the value
     for spec in fields_of(cls).values():
         nested = spec.kind.element if isinstance(spec.kind, Array) else spec.kind
         if isinstance(nested, type) and out.version in spec.versions:
@@ -515,7 +515,7 @@ def _write_encoder(out: _Module, cls: type) -> str:
     entry = f"write_{cls.__name__}"
     if entry in out.names:
         return entry
-    out.names[entry] = None  # it is written: the code of the module will define it
+    out.names[entry] = None  # marks it as written; the generated code replaces the value
     for nested in _structures_in(cls, out.version):
         _write_encoder(out, nested)
     out(f"def {entry}(out, value):")

@@ -1,7 +1,7 @@
 """The compression codecs of record batches; decompression stops at a limit.
 
 No memory is allocated only because a header claims a size, and decompression stops at `limit`: an
-8 KB batch can claim, and even hold, gigabytes. Decompression raises only `DecodeError` and its
+8 KiB batch can claim gigabytes, and hold 250 MiB. Decompression raises only `DecodeError` and its
 subclasses.
 """
 
@@ -84,7 +84,7 @@ LEVELS: dict[Codec, tuple[int, int]] = {
     Codec.ZSTD: (-131_072, 22),
 }
 """The lowest and highest level of the codecs that have levels, the same as in the Java client
-(KIP-780)."""
+(KIP-390)."""
 
 _DEFAULT_LEVELS = {Codec.GZIP: -1, Codec.LZ4: 1, Codec.ZSTD: 3}
 

@@ -71,7 +71,7 @@ class Subscription:
     topics: tuple[str, ...]
     """Sorted, without duplicates."""
     user_data: bytes | None = None
-    """The bytes that the assignor added."""
+    """The bytes that the assignor added; None if it added none."""
     owned: tuple[TopicPartition, ...] = ()
     """Sorted; empty before v1."""
     generation: int = -1
@@ -81,7 +81,8 @@ class Subscription:
 
 
 def encode_subscription(subscription: Subscription, version: int = _VERSION) -> bytes:
-    """Encode a subscription, as JoinGroup carries it in a member's metadata."""
+    """Encode a subscription in a version of the protocol, as JoinGroup carries it in a member's
+    metadata. Fields that the version does not have are left out."""
     body = ConsumerProtocolSubscription(
         topics=tuple(sorted(subscription.topics)),
         user_data=subscription.user_data,
@@ -113,7 +114,7 @@ def decode_subscription(data: bytes) -> Subscription:
 def encode_assignment(
     partitions: Iterable[TopicPartition], user_data: bytes | None = None, version: int = _VERSION
 ) -> bytes:
-    """Encode the assignment of one member, as SyncGroup carries it."""
+    """Encode the assignment of one member in a version of the protocol, as SyncGroup carries it."""
     body = ConsumerProtocolAssignment(assigned_partitions=_grouped(partitions))
     added = _UserData(user_data=user_data)
     return version.to_bytes(_VERSION_BYTES, "big") + encode(body, version) + encode(added, version)

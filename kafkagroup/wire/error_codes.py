@@ -78,14 +78,14 @@ class FetchAction(Enum):
     OffsetForLeaderEpoch."""
 
     RETRY = "retry"
-    """Ask the same broker again, after a back-off."""
+    """Ask the same broker again, after a backoff."""
     REFRESH = "refresh"
     """Metadata is stale: refresh it, then ask the leader that it names."""
     RESET = "reset"
     """This broker reports that the position is not in the log: ask the leader where the log starts
     and ends, and apply `auto_offset_reset` if the position is outside."""
     RAISE = "raise"
-    """The broker refuses: raise the error to the application, and ask again after a back-off. The
+    """The broker refuses: raise the error to the application, and ask again after a backoff. The
     cause may end without a change in the application, so the error never ends the fetching."""
 
 
@@ -306,7 +306,7 @@ class TransactionAction(Enum):
     """The reaction of a transactional producer to an error."""
 
     RETRY = "retry"
-    """Send the same request again, after a back-off."""
+    """Send the same request again, after a backoff."""
     LOOK_UP = "look up"
     """Look the coordinator up again, then retry."""
     ABORT = "abort"

@@ -34,7 +34,7 @@ def decode_records(
     - `data` is the field `records`; None and empty bytes have no records.
     - Compressed batches are decompressed: zstd, lz4, snappy and gzip, each to `max_batch_bytes` at
       most.
-    - Formats 0 and 1, from before Kafka 0.11, are read too; format 0 has no timestamps, they are
+    - Formats 0 and 1, from before Kafka 0.11, are read too. Format 0 has no timestamps: they are
       -1.
     - Brokers cut a response at its size limit, so its last batch may be partial: it is left out.
     - Markers of transactions are left out. Records of aborted and of open transactions are not:

@@ -77,7 +77,7 @@ _SMALL = {
 }
 """Codec -> the maximum number of bytes, compressed and decompressed, of a batch that takes a
 millisecond or two to decompress: ten times the cost of using a thread. The compressed size alone is
-not enough, because 8 KB may decompress to gigabytes."""
+not enough, because 8 KiB may decompress to 250 MiB."""
 
 _SMALL_MESSAGE_SET = 16 * 1024
 """The same, both compressed and decompressed, for a compressed message of formats 0 and 1: to
@@ -264,7 +264,7 @@ class RecordBatch:
     def control_type(self) -> ControlType | None:
         """Return the type of a control batch; None if the type is unknown, and for other batches.
 
-        Raises: CorruptRecordError if the key of the marker is too short.
+        Raises: as iterating `records`; CorruptRecordError also if the marker's key is too short.
         """
         if not self.is_control:
             return None
@@ -601,8 +601,8 @@ class RecordReader:
         return other
 
     def stop_after(self, most: int) -> None:
-        """End after `most` records. The caller has skipped them with another reader, so that they
-        are checked."""
+        """End after `most` records. The caller has skipped them with another reader before, which
+        has checked them."""
         self._allowed = most
 
     def _open(self) -> None:

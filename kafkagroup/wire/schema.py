@@ -67,7 +67,7 @@ UUID_ = Scalar("uuid", "16s")
 STRING = Scalar("string")
 BYTES = Scalar("bytes")
 RECORDS = Scalar("records")
-"""Bytes that are not copied out of the frame: decoded to a memoryview."""
+"""Bytes that are not copied out of the frame: decoded to a memoryview, or b"" if there are none."""
 
 
 @frozen
@@ -154,8 +154,9 @@ def struct(cls: type[T]) -> type[T]:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def message(api_key: int, versions: str, flexible: str = "none") -> Callable[[type[T]], type[T]]:
-    """Make `cls` a message: its API key, its versions, and those that are flexible (KIP-482). The
-    API key is -1 for what is neither a request nor a response."""
+    """Make `cls` a message: its API key, its versions, and those that are flexible (KIP-482). A key
+    or value of `__consumer_offsets` has its type number in place of the API key; other messages
+    that are neither a request nor a response have -1."""
 
     def make(cls: type[T]) -> type[T]:
         made = cast(Any, frozen(kw_only=True)(cls))

@@ -101,7 +101,8 @@ def _fold_offset_fetch(request: OffsetFetchRequest, version: int) -> OffsetFetch
     return OffsetFetchRequest(
         group_id=group.group_id,
         topics=topics,
-        # KIP-447: brokers without version 7 have no pending offsets, so all are stable.
+        # KIP-447: brokers without version 7 return the last committed offset also while a
+        # transaction has a later one pending. As in the Java client, that is accepted.
         require_stable=request.require_stable and version >= 7,
     )
 

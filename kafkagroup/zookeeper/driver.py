@@ -74,7 +74,7 @@ class ZooKeeperDriver(MemberLoop[Member]):
         log: MembershipLog,
         troubles: Troubles,
     ) -> None:
-        # Not `record`, which warns that heartbeats are late: kazoo's threads send them.
+        # Not `loop_delay.record`, which warns that heartbeats are late: kazoo's threads send them.
         super().__init__(CLAIMS, member, application, log, loop_delay.add_delay)
         self._hosts = hosts
         self._access = access

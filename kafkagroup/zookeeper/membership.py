@@ -60,8 +60,7 @@ class ZooKeeperMembership(MemberFactory):
     it. The broker executes it on arrival, and it may set the group's offset back to the position of
     this member. The new owner does not read that offset, and overwrites it with its next commit;
     only if the new owner fails before that are records processed again. No records are lost, as a
-    former owner has processed what it commits. The delay of the request has no limit; the position
-    in it was the member's own at most half a session before.
+    former owner has processed what it commits. The delay of the request has no limit.
 
     All members of the group must use the same ZooKeeper, `root` and group id. Do not mix them with
     members that Kafka coordinates: both would be assigned the same partitions. While Kafka has

@@ -5,7 +5,7 @@ in threads of its own, and its results are posted to the event loop.
 
 A claim or release is a transaction that fails if the member's own node is missing: when a session
 expires, kazoo begins a new one by itself, which must not execute the requests of the old one.
-A claim is for a unit, a partition or a generation (`member/zookeeper_nodes.py`).
+What is claimed is a unit: a partition, or a generation (`member/zookeeper_nodes.py`).
 
 Three methods need what kazoo has no public name for, and use private ones, also of its connection
 (`_connection`). These names exist in all supported releases, 2.10 and later:
@@ -101,7 +101,8 @@ _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 """How kazoo retries to connect: without limit, as the member ends a session by its own clock."""
 
 _SERVERS_PER_TIMEOUT = 3
-"""How many servers that do not respond the client can try within one session timeout."""
+"""The client can try at least so many servers that do not respond within one session timeout; all
+servers, if there are more."""
 
 _NAMED_MEMBERS = 3
 """How many members of another library a message names, of each path."""
@@ -358,8 +359,8 @@ class Session:
         if foreign := await self._foreign_members():
             raise JoinFailedError(
                 f"group {self._paths.group_id!r} has members of another library in ZooKeeper:"
-                f" {foreign}; both would process every record. Stop them, wait until their nodes"
-                " are gone, then start this member"
+                f" {foreign}; both libraries would process every record. Stop them, wait until"
+                " their nodes are gone, then start this member"
             )
 
     async def foreign_members(self) -> str | None:

@@ -60,7 +60,7 @@ class TroubleReporter:
         """Report members of other libraries, which process each record a second time. `found` names
         them; "" if there are none, which ends the report."""
         if found:
-            cause = f"both process every record: {found}"
+            cause = f"members of both libraries process every record: {found}"
             problem = self._problem(_EXCLUDING, cause, _FOREIGN_ADVICE)
             self._troubles.failed(self._key(_EXCLUDING), now, problem, warn_after=0.0)
         else:
@@ -81,7 +81,7 @@ class TroubleReporter:
             case Claimed() | Released():
                 self._succeeded(_CLAIMING, now)
             case RequestFailed(token=token, error=error):
-                # Only of a confirmation the member records when it was requested.
+                # Confirmations are the only requests of which the member records the time.
                 if token == member.confirming:
                     since = self._in_loop_time(member.confirm_sent_at)
                     self._failed(_CONFIRMING, now, str(error), since)

@@ -180,7 +180,9 @@ async def test_it_reports_a_member_of_pykafka_that_starts_later(
     theirs = f"/consumers/{name}/owners/{name}/1-0"
     async with consumer_of() as consumer:
         keeper.create(theirs, b"host:uuid", ephemeral=True, makepath=True)
-        await until(lambda: f"both process every record: {theirs} of host:uuid" in caplog.text)
+        await until(
+            lambda: f"both libraries process every record: {theirs} of host:uuid" in caplog.text
+        )
         assert "stop either the members of the other library" in caplog.text
         assert consumer._consumer.health().findings[0].problem is HealthProblem.NO_PROGRESS
         keeper.delete(theirs)

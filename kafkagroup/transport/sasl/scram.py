@@ -2,8 +2,9 @@
 sends it.
 
 Everything that the server sends is bounded before use, above all the number of iterations: 2^31 of
-them are ten minutes of one core. A server that does not prove its knowledge is refused. As in Kafka
-itself, names and passwords are plain UTF-8 without SASLprep, and there is no channel binding.
+them would occupy a core for many minutes. A server that does not prove its knowledge is refused. As
+in Kafka itself, names and passwords are plain UTF-8 without SASLprep, and there is no channel
+binding.
 """
 
 from __future__ import annotations
