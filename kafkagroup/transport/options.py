@@ -133,7 +133,7 @@ def _parse_server(entry: str) -> Address:
     else:
         host, _, port = entry.partition(":")
         is_valid = ":" not in port
-    if not is_valid or not host or (port and not port.isdecimal()) or int(port or 9092) > 65535:
+    if not (is_valid and host and (port or "9092").isdecimal() and 0 < int(port or 9092) < 65536):
         _, at_sign, address = entry.rpartition("@")  # before it, a URL may have a password
         shown = f"...@{address}" if at_sign else entry
         raise ConfigurationError(

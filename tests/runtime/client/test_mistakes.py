@@ -147,6 +147,15 @@ def test_an_address_that_is_no_string_is_named(servers: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "x", "1:2"])
+def test_an_address_with_an_impossible_port_is_refused(port: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Consumer("t", bootstrap_servers=f"localhost:{port}")
+    assert str(caught.value) == (
+        f"bootstrap_servers has 'localhost:{port}'; expected host:port, or [ipv6-address]:port"
+    )
+
+
 @pytest.mark.parametrize("wrong", [5, b"why", None])
 async def test_a_note_or_reason_that_is_no_text_is_refused_at_once(
     network: Any, wrong: Any
