@@ -27,8 +27,7 @@ class ClientOptions:
     Args:
         client_id: The name in the brokers' logs and quotas, and the prefix of member ids; None
             sends none. Default `'kafkagroup'`; Kafka's `client.id`.
-        name: How log lines name the client, as `client_name` returns it; "" for its client id
-            alone. Default `''`.
+        name: How log lines name the client; "" for its client id alone. Default `''`.
         request_timeout: Seconds after which a request without a response fails, and its connection
             with it. Default `30.0`.
         connect_timeout: Seconds for the look-up of the name, connecting to any of its addresses,
@@ -38,8 +37,8 @@ class ClientOptions:
         retry_backoff_max: The longest backoff in seconds, to which jitter adds up to 20%. Default
             `1.0`.
         metadata_recovery_rebootstrap_trigger: Seconds without a response of any known broker after
-            which they are forgotten, and only the bootstrap addresses are asked (KIP-1102). Default
-            `300.0`.
+            which all of these are forgotten, and only the bootstrap addresses are asked (KIP-1102).
+            Default `300.0`.
         connections_max_idle: Seconds without a request after which a connection is closed; the next
             request opens one. Default `540.0`.
         adopts_cluster_change: Whether the client adopts another cluster if its bootstrap addresses
@@ -59,7 +58,7 @@ class ClientOptions:
     client_id: str | None = "kafkagroup"
     """The name in the brokers' logs and quotas, and the prefix of member ids; None sends none."""
     name: str = ""
-    """How log lines name the client, as `client_name` returns it; "" for its client id alone."""
+    """How log lines name the client; "" for its client id alone."""
     request_timeout: float = 30.0
     """Seconds after which a request without a response fails, and its connection with it."""
     connect_timeout: float = 10.0
@@ -70,8 +69,8 @@ class ClientOptions:
     retry_backoff_max: float = 1.0
     """The longest backoff in seconds, to which jitter adds up to 20%."""
     metadata_recovery_rebootstrap_trigger: float = 300.0
-    """Seconds without a response of any known broker after which they are forgotten, and only the
-    bootstrap addresses are asked (KIP-1102)."""
+    """Seconds without a response of any known broker after which all of these are forgotten, and
+    only the bootstrap addresses are asked (KIP-1102)."""
     connections_max_idle: float = 540.0
     """Seconds without a request after which a connection is closed; the next request opens one."""
     adopts_cluster_change: bool = False

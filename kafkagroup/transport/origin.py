@@ -1,8 +1,8 @@
 """Where a client was started: its process and its event loop, to which it belongs.
 
-A forked process has copies of the client's sockets and buffers: what it reads, the parent reads
-too, and what it sends is mixed into the parent's requests. Another loop knows none of the client's
-tasks and events.
+A forked process shares the connections of its parent's client: the parent would miss the bytes that
+it reads, and what it sends would be mixed into the parent's requests. Another loop knows none of
+the client's tasks and events.
 """
 
 from __future__ import annotations

@@ -66,10 +66,11 @@ class Attempts:
             known = self.unauthenticated
             if known is None or (error.is_refusal and not known.is_refusal):
                 self.unauthenticated = error
-        if isinstance(error, ForeignClusterError) and broker.node_id < 0:
-            self.foreign[broker.address] = error.found
-        elif broker.node_id < 0:
-            self.silent_count += 1
+        if broker.node_id < 0:  # a bootstrap address
+            if isinstance(error, ForeignClusterError):
+                self.foreign[broker.address] = error.found
+            else:
+                self.silent_count += 1
         address = f"{broker.host}:{broker.port}"
         # A decoding error does not name the address.
         self.reasons.append(str(error) if address in str(error) else f"{address}: {error}")

@@ -31,7 +31,7 @@ _ANY = -1
 """In place of a partition, for rows without partition and key: the producer chooses one."""
 
 _UNSET = -(1 << 40)
-"""In place of a null partition. A row cannot name it, as it does not fit into 32 bits."""
+"""In place of a null partition. No partition has this number, as it does not fit into 32 bits."""
 
 _FIRST_CAPACITY = 16 << 10
 """Bytes to allocate for the first batch of a partition; doubled when they are full. Small, because
