@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import ssl
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, NoReturn, get_args
 
@@ -39,6 +40,21 @@ _MECHANISMS = ("PLAIN", *HASHES, "OAUTHBEARER")
 
 _SENDS_CREDENTIALS = frozenset(("PLAIN", "OAUTHBEARER"))
 """Mechanisms whose messages contain the credentials: an eavesdropper could use them."""
+
+_TYPES: dict[str, tuple[type, str]] = {
+    "ssl_context": (ssl.SSLContext, "an ssl.SSLContext"),
+    "ssl_ca_location": (str, "a string"),
+    "ssl_ca_pem": (str, "a string"),
+    "ssl_certificate_location": (str, "a string"),
+    "ssl_certificate_pem": (str, "a string"),
+    "ssl_key_location": (str, "a string"),
+    "ssl_key_pem": (str, "a string"),
+    "ssl_key_password": (str, "a string"),
+    "sasl_username": (str, "a string"),
+    "sasl_password": (str, "a string"),
+    "sasl_oauthbearer_token": (Callable, "a function that returns a Token"),  # type: ignore[dict-item]
+}
+"""Option that may be None -> the type of any other value, and its name in errors."""
 
 
 @public
@@ -175,6 +191,7 @@ class Security:
         )
 
     def __attrs_post_init__(self) -> None:
+        self._check_types()
         if self.security_protocol not in get_args(Protocol):
             raise ConfigurationError(
                 f"security_protocol={self.security_protocol!r}; expected one of"
@@ -271,7 +288,7 @@ class Security:
         else:
             is_mechanism = name is not None and hasattr(mechanism, "authenticate")
             # Without the value: its repr may show credentials.
-            unknown = None if is_mechanism else f" is a {type(mechanism).__name__}"
+            unknown = None if is_mechanism else f" is of type {type(mechanism).__name__}"
         if unknown is not None:
             raise ConfigurationError(
                 f"sasl_mechanism{unknown}; expected one of {', '.join(_MECHANISMS)}, or an"
@@ -309,6 +326,25 @@ class Security:
         return Scram(mechanism, self.sasl_username, self.sasl_password)
 
     # ------------------------------------------------------------ the given options
+
+    def _check_types(self) -> None:
+        """Raise ConfigurationError for a value of another type. The error does not show the value:
+        it may be a secret."""
+        for name, (kind, expected) in _TYPES.items():
+            value = getattr(self, name)
+            if isinstance(value, Secret):
+                is_right, found = isinstance(value.reveal(), kind), type(value.reveal())
+            else:
+                is_right, found = value is None or isinstance(value, kind), type(value)
+            if not is_right:
+                raise ConfigurationError(f"{name} is of type {found.__name__}; expected {expected}")
+        for name in ("enable_ssl_certificate_verification", "allow_plaintext_credentials"):
+            value = getattr(self, name)
+            # Any other value counts as True or False: the text "false" as True.
+            if not isinstance(value, bool):
+                raise ConfigurationError(
+                    f"{name} is of type {type(value).__name__}; expected True or False"
+                )
 
     def _given(self, *prefixes: str) -> list[str]:
         """Return the options with these prefixes that are not None."""
@@ -353,7 +389,7 @@ def _wrapped(text: str | Secret | None) -> Secret | None:
 
 
 def _path(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.fspath(path)
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 def _warn_if_unverified(context: ssl.SSLContext) -> None:

@@ -88,7 +88,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"security_protocol": "ssl"}, "security_protocol='ssl'; expected one of PLAINTEXT, SSL, SASL"),
     ({"security_protocol": "SASL_SSL"}, "sasl_mechanism=None; expected one of PLAIN, SCRAM-SHA-2"),
     ({"sasl_mechanism": "GSSAPI"}, "sasl_mechanism='GSSAPI'; expected one of PLAIN, SCRAM-SHA-256"),
-    ({"sasl_mechanism": b"PLAIN"}, "sasl_mechanism is a bytes; expected one of PLAIN, SCRAM-SHA-2"),
+    ({"sasl_mechanism": b"PLAIN"}, "sasl_mechanism is of type bytes; expected one of PLAIN, SCRAM"),
     ({"sasl_mechanism": "PLAIN"}, "PLAIN needs sasl_username and sasl_password"),
     ({"sasl_mechanism": "PLAIN", "sasl_username": "", "sasl_password": "x"}, "PLAIN needs sasl_us"),
     ({"sasl_mechanism": "PLAIN", "sasl_username": "a\0b", "sasl_password": "x"}, "cannot have NUL"),
@@ -191,6 +191,30 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "ssl_certificate and ssl_key: ",
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "expected"),
+    [
+        ("ssl_context", "ca.pem", "str", "an ssl.SSLContext"),
+        ("ssl_ca_location", 5, "int", "a string"),
+        ("ssl_ca_location", b"ca.pem", "bytes", "a string"),
+        ("ssl_ca_pem", CA.encode(), "bytes", "a string"),
+        ("ssl_key_password", b"hush", "bytes", "a string"),
+        ("enable_ssl_certificate_verification", None, "NoneType", "True or False"),
+        ("sasl_username", b"me", "bytes", "a string"),
+        ("sasl_password", b"hush", "bytes", "a string"),
+        ("sasl_oauthbearer_token", "hush", "str", "a function that returns a Token"),
+        ("allow_plaintext_credentials", "false", "str", "True or False"),
+    ],
+)
+def test_values_of_another_type_are_refused(
+    name: str, value: Any, kind: str, expected: str
+) -> None:
+    given: dict[str, Any] = {"sasl_mechanism": "PLAIN", **USER, name: value}
+    with pytest.raises(ConfigurationError) as caught:
+        Security(**given)
+    assert str(caught.value) == f"{name} is of type {kind}; expected {expected}"
 
 
 @pytest.mark.parametrize(("given", "why"), REFUSED, ids=[why[:60] for _, why in REFUSED])
