@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
+from types import NoneType
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -34,6 +35,19 @@ if TYPE_CHECKING:
 __all__ = ["ZooKeeperMembership"]
 
 _MAX_TIMEOUT_MS = 2**31 - 1
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "hosts": ((str,), "a string"),
+    "session_timeout_ms": ((int, float), "a number"),
+    "root": ((str,), "a string"),
+    "security": ((Security, NoneType), "kafkagroup.Security(...) or None"),
+    "username": ((str, NoneType), "a string or None"),
+    "password": ((str, NoneType), "a string or None"),
+    "acl": ((Sequence, NoneType), "a list of kazoo's ACLs or None"),
+    # Any other value counts as True or False: the text "false" as True.
+    "allow_plaintext_credentials": ((bool,), "True or False"),
+}
+"""Option -> the types that its value may have, and their name in errors."""
 
 
 @public
@@ -150,8 +164,11 @@ class ZooKeeperMembership(MemberFactory):
         )
 
     def __attrs_post_init__(self) -> None:
-        if not self.hosts.partition("/")[0].strip(", "):
-            raise ConfigurationError(f"hosts={self.hosts!r}; expected 'host:port,...'")
+        for name, (types, expected) in _TYPES.items():
+            value = getattr(self, name)
+            found = type(value.reveal() if isinstance(value, Secret) else value)
+            if not issubclass(found, types):
+                raise ConfigurationError(f"{name} is of type {found.__name__}; expected {expected}")
         if not 1 <= self.session_timeout_ms <= _MAX_TIMEOUT_MS:
             raise ConfigurationError(
                 f"session_timeout_ms={self.session_timeout_ms}; expected 1 to {_MAX_TIMEOUT_MS}"
@@ -160,7 +177,11 @@ class ZooKeeperMembership(MemberFactory):
         if not self.root.startswith("/") or not all(n and n not in (".", "..") for n in names):
             raise ConfigurationError(f"root={self.root!r}; expected a path such as '/kafkagroup'")
         paths = self.foreign_members
-        if isinstance(paths, str) or not all(path.startswith("/") for path in paths):
+        if (
+            isinstance(paths, str)
+            or not isinstance(paths, Collection)
+            or not all(isinstance(path, str) and path.startswith("/") for path in paths)
+        ):
             raise ConfigurationError(
                 f"foreign_members={paths!r}; expected paths such as ['/consumers/billing/ids']"
             )
@@ -168,8 +189,14 @@ class ZooKeeperMembership(MemberFactory):
         # kazoo is missing. `driver` is imported now as well, because `create_member` runs in the
         # event loop, which the import would block.
         import_module("kafkagroup.zookeeper.driver")
+        from kazoo.hosts import collect_hosts
+
         from kafkagroup.zookeeper.session import Access
 
+        try:
+            collect_hosts(self.hosts)  # otherwise the member would raise this, in the event loop
+        except ValueError:
+            raise ConfigurationError(f"hosts={self.hosts!r}; expected 'host:port,...'") from None
         access = Access(
             security=self.security,
             username=self.username,
