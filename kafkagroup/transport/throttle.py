@@ -8,7 +8,7 @@ from kafkagroup.transport.options import Address
 __all__ = ["BrokerThrottle", "forget_ended"]
 
 _MAX_THROTTLE = 30.0
-"""Seconds. A longer throttle time is cut to this, so that no broker can stop the client."""
+"""Seconds. A longer throttle time is cut to this, so that no response stops the client for long."""
 
 
 class BrokerThrottle:

@@ -24,9 +24,9 @@ _WARN_INTERVAL = 60.0
 """Seconds between two warnings of the same trouble."""
 
 _FORGET_AFTER = 30.0
-"""Seconds without a report after which a failure counts as new, because there was no attempt
-meanwhile. Longer than the backoff between retries, and than the time for which a request in flight
-reports nothing."""
+"""Seconds without an attempt after which a failure counts as new, and without a report after which
+`Troubles.lasting` leaves a problem out. Longer than the backoff between retries, and, with the
+default request timeout, than an attempt."""
 
 _MAX_TROUBLES = 1_000
 """The maximum number of troubles that are kept: a broker may name any number of addresses and
