@@ -1,13 +1,14 @@
 """Where a client was started: its process and its event loop, to which it belongs.
 
-A forked process shares the connections of its parent's client: the parent would miss the bytes that
-it reads, and what it sends would be mixed into the parent's requests. Another loop knows none of
-the client's tasks and events.
+A forked process has copies of the client's buffers, whose records its parent delivers, too. And it
+shares the connections: the parent would miss the bytes that it reads, and what it sends would be
+mixed into the parent's requests. Another loop knows none of the client's tasks and events.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 from kafkagroup._backend import asyncio_loop
@@ -19,7 +20,7 @@ __all__ = ["Origin"]
 class Origin:
     """The process and the event loop in which it was made."""
 
-    __slots__ = ("_forks", "_loop", "_process", "_subject", "_thread", "thread_id")
+    __slots__ = ("_forks", "_loop", "_process", "_subject", "_thread", "_trio", "thread_id")
 
     def __init__(self, subject: str) -> None:
         """`subject` names the client in errors."""
@@ -28,7 +29,9 @@ class Origin:
         self._forks = _forks
         self._thread = threading.current_thread()
         self._loop = asyncio_loop()
-        """None on trio, where the thread identifies the loop."""
+        """None on trio."""
+        self._trio = _trio_token()
+        """What identifies a run of trio; None on asyncio."""
         self.thread_id = threading.get_ident()
         """The thread of the loop. Comparing it is cheap enough to do for each record."""
 
@@ -48,10 +51,12 @@ class Origin:
         """Raises: IllegalStateError if the caller runs in another process, or in another loop."""
         if message := self.fork_message:
             raise IllegalStateError(message)
-        if (loop := asyncio_loop()) is None:  # on trio, or outside of any loop
-            is_here = threading.current_thread() is self._thread
-        else:
+        if (loop := asyncio_loop()) is not None:
             is_here = loop is self._loop
+        elif (trio := _trio_token()) is not None:
+            is_here = trio is self._trio
+        else:  # outside of any loop
+            is_here = threading.current_thread() is self._thread
         if not is_here:
             raise IllegalStateError(self._elsewhere())
 
@@ -68,6 +73,17 @@ class Origin:
             f"{began}: call it there, from another thread with {call}, or make and start another"
             " one in this loop"
         )
+
+
+def _trio_token() -> object | None:
+    """Return the token of the run of trio that runs the caller; None without one."""
+    trio = sys.modules.get("trio.lowlevel")
+    # Another thread may be importing trio.
+    is_in_trio = getattr(trio, "in_trio_run", None)
+    if trio is None or is_in_trio is None or not is_in_trio():
+        return None
+    token: object = trio.current_trio_token()
+    return token
 
 
 _forks = 0

@@ -45,6 +45,17 @@ def test_a_call_without_a_loop_is_at_home_in_its_thread_only(backend: str) -> No
         in_thread(made.check)
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_later_run_of_trio_in_the_same_thread_is_another_loop(backend: str) -> None:
+    made = anyio.run(make, backend=backend)
+
+    async def check() -> None:
+        made.check()
+
+    with pytest.raises(IllegalStateError, match="the client works only in the event loop that"):
+        anyio.run(check, backend="trio")
+
+
 def test_a_closed_loop_is_named() -> None:
     made = asyncio.run(make())
 
