@@ -70,7 +70,9 @@ def positions_at(
         case "latest":
             return dict(ends)
         case "timestamp" | "timestamps":
-            times = bound.timestamps or dict.fromkeys(starts, bound.timestamp)
+            times = bound.timestamps
+            if bound.kind == "timestamp":
+                times = dict.fromkeys(starts, bound.timestamp)
             found = session.first_offsets(times)
             late = sorted(tp for tp, at in found.items() if at is None)
             if late and is_start and options.timestamp_strategy == "error":
@@ -161,7 +163,11 @@ def read(
 
         fetch = start_fetch()
         while True:
-            data = fetch.result()
+            try:
+                data = fetch.result()
+            except DataLossError as error:  # the topic was deleted or recreated
+                report_data_loss(str(error), options)
+                return
             batches: Iterator[pyarrow.RecordBatch] = iter(())
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 starts, ends = session.log_bounds([planned.tp])

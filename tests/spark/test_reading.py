@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import attrs
 import pytest
 
 pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not installed")
@@ -104,3 +105,34 @@ def test_a_task_whose_end_retention_has_passed_says_so() -> None:
         "a/0 is to be read at 2, but has 8 to 10: retention has moved past 5, where this task ends;"
         " failOnDataLoss=false would read the remaining records"
     )
+
+
+def test_a_topic_that_is_deleted_under_a_task_is_data_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With failOnDataLoss=false the task failed, and so did each further run of its batch."""
+    with EmbeddedKafka({"a": 1}) as broker:
+        broker.produce("a", ["0", "1"], partition=0)
+        options = SourceOptions(bootstrap_servers=broker.bootstrap_servers, subscribe=("a",))
+        task, schema = Range(TopicPartition("a", 0), "", 0, 2), StructType().add("value", "binary")
+        broker.delete_topic("a")
+        with pytest.raises(DataLossError) as raised:
+            list(read(options, schema, task))
+        lost = "a/0: the topic was deleted or recreated since the query was planned"
+        assert str(raised.value) == f"{lost}; failOnDataLoss=false would read the remaining records"
+        assert list(read(attrs.evolve(options, fail_on_data_loss=False), schema, task)) == []
+    assert [r.getMessage() for r in caplog.records if r.name == "kafkagroup.spark.reading"] == [
+        lost
+    ]
+
+
+def test_a_partition_without_a_time_starts_at_its_logs_start() -> None:
+    """Without a time for any partition, all started at the ends of their logs."""
+    one, other = TopicPartition("a", 0), TopicPartition("a", 1)
+    starts, ends = dict.fromkeys((one, other), 2), dict.fromkeys((one, other), 5)
+    found = []
+    for times in ({}, {other: 1000}):
+        bound = Bound("timestamps", timestamps=times)
+        options = SourceOptions(bootstrap_servers="k", starting_offsets=bound)
+        found.append(positions_at(Late(), bound, options, starts, ends, {}))  # type: ignore[arg-type]
+    assert found == [{one: 2, other: 2}, {one: 2, other: 5}]
