@@ -73,7 +73,7 @@ class Positions:
     def from_json(cls, given: Mapping[str, Any]) -> Positions:
         """Parse the result of `to_json`, or the offsets of Spark's own connector, which have no
         topic ids. Raises: ConfigurationError for offsets of other sources."""
-        if not cls.is_own(given):
+        if not isinstance(given, Mapping) or not cls.is_own(given):
             return cls._of_connector(given)
         return cls(
             {

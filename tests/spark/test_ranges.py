@@ -52,9 +52,11 @@ def test_the_text_of_positions_does_not_depend_on_their_order() -> None:
         {"orders": {"x": 1}},
         {"orders": {"0": "1.5"}},
         {"kafkagroup": 2, "topics": {}},
+        17,
+        ["a", 3],
     ],
 )
-def test_offsets_of_another_source_are_an_error(given: dict[str, Any]) -> None:
+def test_offsets_of_another_source_are_an_error(given: Any) -> None:
     with pytest.raises(ConfigurationError, match="not the offsets of a kafkagroup source"):
         Positions.from_json(given)
 
