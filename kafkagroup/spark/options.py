@@ -330,7 +330,8 @@ def _by_key(given: Mapping[str, str]) -> dict[str, _Given]:
     options: dict[str, _Given] = {}
     for name, value in given.items():
         if (key := _key(name)) in options:
-            raise ConfigurationError(f"option {key} is given twice, with and without {_PREFIX}")
+            written = f"{options[key].name} and {name}"
+            raise ConfigurationError(f"option {key} is given twice, as {written}")
         options[key] = _Given(name, value)
     return options
 

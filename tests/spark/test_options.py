@@ -545,7 +545,11 @@ def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() 
         ),
         (
             {**MINIMAL, "kafka.bootstrap.servers": "k"},
-            "option bootstrap.servers is given twice, with and without kafka.",
+            "option bootstrap.servers is given twice, as bootstrap.servers and kafka.bootstrap",
+        ),
+        (
+            {**MINIMAL, "client.id": "a", "client_id": "b"},
+            "option client.id is given twice, as client.id and client_id",
         ),
         (
             {**MINIMAL, "minOffsetsPerTrigger": "3", "maxRowsPerBatch": "2"},
