@@ -43,12 +43,12 @@ class Step:
     members: int
     partitions: int
     rounds: int
-    """The rebalances until no partition moves: 1 if the assignor is eager."""
+    """The rebalances until no partition moves, at most 10; 1 if the assignor is eager."""
     moved: int
     """Partitions that another member owned before."""
     revoked: int
-    """Partitions that were revoked: with a cooperative assignor those that moved, with an eager one
-    all that the generation's members owned before."""
+    """Partitions that members of this generation owned before and that were revoked: with a
+    cooperative assignor those that they do not own any more, with an eager one all."""
     least: int
     """The fewest partitions of a member."""
     most: int
@@ -96,13 +96,14 @@ def replay_one(
         after = {tp: member for member, partitions in owned.items() for tp in partitions}
         moved = sum(before.get(tp, member) != member for tp, member in after.items())
         counts = [len(partitions) for partitions in owned.values()]
-        revoked = moved if is_cooperative(assignor) else sum(m in members for m in before.values())
+        kept = after if is_cooperative(assignor) else {}
+        revoked = sum(m in members and kept.get(tp) != m for tp, m in before.items())
         yield Step(
             generation=generation,
             members=len(members),
             partitions=len(after),
-            # The last round of a cooperative rebalance moves nothing.
-            rounds=max(1, rounds - is_cooperative(assignor)),
+            # The last round of a cooperative rebalance moves nothing, unless it is cut off.
+            rounds=max(1, rounds - (is_cooperative(assignor) and is_stable)),
             moved=moved,
             revoked=revoked,
             least=min(counts, default=0),

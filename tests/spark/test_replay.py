@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import count
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from kafkagroup.assign import (
     sticky_assignor,
 )
 from kafkagroup.spark.replay import replay_one
-from kafkagroup.types import Assignment
+from kafkagroup.types import Assignment, TopicPartition
 
 TWO = {"a": ["t"], "b": ["t"]}
 THREE = {**TWO, "c": ["t"]}
@@ -52,7 +53,7 @@ def test_a_recorded_group_is_replayed_with_three_assignors() -> None:
     assert generations(cooperative_sticky_assignor) == [
         (2, 1, 0, 0, 3, 3, 0),
         (3, 2, 2, 2, 2, 2, 0),
-        (2, 1, 2, 2, 3, 3, 0),
+        (2, 1, 2, 0, 3, 3, 0),  # a has left: its partitions move, and no member revokes any
     ]
     assert generations(sticky_assignor) == [
         (2, 1, 0, 0, 3, 3, 0),
@@ -64,6 +65,18 @@ def test_a_recorded_group_is_replayed_with_three_assignors() -> None:
         (3, 1, 3, 6, 2, 2, 0),
         (2, 1, 3, 4, 3, 3, 0),
     ]
+
+
+def test_rounds_end_at_a_limit() -> None:
+    """An assignor that never becomes stable was reported with one round less."""
+    rounds = count()
+
+    def restless(spec: GroupSpec) -> Assignment:
+        owner = sorted(spec.members)[next(rounds) % len(spec.members)]
+        return {m: (TopicPartition("t", 0),) if m == owner else () for m in spec.members}
+
+    restless.cooperative = True  # type: ignore[attr-defined]
+    assert [(s.rounds, s.revoked) for s in replay_one(STORY[:1], {"t": 1}, restless)] == [(10, 0)]
 
 
 def test_violations_are_counted() -> None:
