@@ -41,8 +41,8 @@ def election_of(group: str, out: str) -> str:
 def turn(options: ConnectionOptions, name: str, timeout: float) -> Iterator[Callable[[], None]]:
     """Wait for the turn among the runs with the same `name`, and hold it.
 
-    Yields a function to call before each write. Raises: IllegalStateError after `timeout` seconds,
-    and from that function if the turn was lost; the errors of `GroupMember`.
+    Yields a function to call before each write. Raises: IllegalStateError after `timeout` seconds
+    without a turn, and from that function if the turn was lost; the errors of `GroupMember`.
     """
     has_turn = threading.Event()
     with start_blocking_portal() as portal:
@@ -69,7 +69,8 @@ async def _hold(
     *,
     task_status: TaskStatus[None],
 ) -> None:
-    """Take part in the election until cancelled; report the first turn."""
+    """Take part in the election until cancelled. `task_status` reports the first turn; `has_turn` is
+    set during each one."""
     election = Election(
         name,
         bootstrap_servers=options.bootstrap_servers,
@@ -78,15 +79,17 @@ async def _hold(
         # mypy cannot match the mapping's values, of several types, with the parameters.
         security=Security(**options.security) if options.security else None,  # type: ignore[arg-type]
     )
+    is_waiting = True
     async with election:
-        with anyio.move_on_after(timeout) as waiting:
+        with anyio.move_on_after(timeout) as limit:
             async for leadership in election:
-                if waiting.deadline != math.inf:  # the first turn ends the timeout
-                    waiting.deadline = math.inf
+                if is_waiting:
+                    # The timeout is only for the first turn.
+                    is_waiting, limit.deadline = False, math.inf
                     task_status.started()
                 has_turn.set()
                 with leadership.scope():  # is cancelled when the leadership ends
                     await anyio.sleep_forever()
                 has_turn.clear()
-    # The timeout has passed: only the first turn ends it.
+    # There was no turn before the timeout.
     raise IllegalStateError(f"another run has had the turn for {timeout:g} s")

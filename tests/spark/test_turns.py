@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 
@@ -52,3 +53,9 @@ def test_runs_that_write_elsewhere_have_their_own_turns(options: ConnectionOptio
     assert all(name.startswith(election_prefix("g")) for name in (one, other))
     with turn(options, one, 30), turn(options, other, 30):
         pass
+
+
+def test_a_run_may_wait_without_a_limit(options: ConnectionOptions) -> None:
+    """The first turn was not noticed, and the run hung."""
+    with turn(options, "turns", math.inf) as check:
+        check()
