@@ -109,13 +109,14 @@ class Logs(Session):
         self, begin: Positions | None, unavailable: Collection[str] = ()
     ) -> _Described:
         """Describe the topics that the options select. `begin`: a stream's positions, which are
-        empty when it starts; None if errors that may pass must be waited for until the timeout."""
+        empty at the start of a query of the trigger AvailableNow. None: wait until the timeout
+        while there are errors that may pass."""
         known = () if begin is None else tuple(begin.offsets)
         await self._list_topics(known, self._cluster.refresh)
         if not known:
             await self._list_topics((), self._cluster.refresh_elsewhere)
         self._warn_without_match()
-        # The other half of the time is for the requests that follow.
+        # The other half of the timeout is for the requests that follow.
         deadline = anyio.current_time() + self._options.api_timeout / 2
         pauses, attempts = RetryBackoff(self._cluster.options), 1
         while True:
@@ -145,8 +146,8 @@ class Logs(Session):
         known: Collection[TopicPartition],
         refresh: Callable[[], Awaitable[ClusterMetadata]],
     ) -> None:
-        """Refresh the metadata by `refresh`. With a pattern, it lists all topics, and those that
-        match, or that the stream has `known` partitions of, become the topics of this session."""
+        """Refresh the metadata by `refresh`; with a pattern, that of all topics. Then the topics of
+        this session are those that match, and those of the stream's `known` partitions."""
         pattern = self._options.pattern
         if pattern is None:
             await refresh()
@@ -171,8 +172,8 @@ class Logs(Session):
 
     def _selected(self, known: Iterable[TopicPartition]) -> _Described:
         """Return what the metadata has of the selected topics. A topic has an error if it is
-        missing, if it lacks a partition that is known or in the option `assign`, or if one has no
-        leader."""
+        missing, if it lacks a partition that is known or in the option `assign`, or if one of its
+        selected partitions has no leader."""
         metadata, assigned = self._cluster.metadata, self._options.assign
         topics = {
             name: topic
@@ -234,8 +235,8 @@ class Logs(Session):
         return starts, self.offsets_at(dict.fromkeys(wanted, LATEST))
 
     def offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the first offset at or after each timestamp, in milliseconds; the log's end if
-        there is none."""
+        """Return the offset of the first record at or after each timestamp, in milliseconds; the
+        log's end if there is none. The timestamp may also be EARLIEST or LATEST."""
         found = self.first_offsets(timestamps)
         late = [tp for tp, offset in found.items() if offset is None]
         ends = self.first_offsets(dict.fromkeys(late, LATEST))
@@ -244,8 +245,8 @@ class Logs(Session):
     def first_offsets(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset at or after each timestamp, in milliseconds; None if there is no
-        such record."""
+        """Return the offset of the first record at or after each timestamp, as `offsets_at` does;
+        None if there is no such record."""
         return self._call(lambda: self._first_offsets(timestamps))
 
     async def _first_offsets(
@@ -266,8 +267,8 @@ class Logs(Session):
         offset, or be none; the error code is NONE or OFFSET_OUT_OF_RANGE. A first batch of more
         than `max_bytes` is returned whole.
 
-        The future raises: BrokerError if it is not retriable; DataLossError if the topic was
-        deleted or recreated.
+        The future raises: DataLossError if the topic was deleted or recreated; ClusterChangedError;
+        BrokerError if it is not retriable; the last retriable error at the timeout.
         """
         return self._portal.start_task_soon(
             self._bounded, lambda: self._fetch(tp, UUID(topic_id or NO_ID.hex), offset, max_bytes)
@@ -320,8 +321,8 @@ class Logs(Session):
         self, tp: TopicPartition, topic_id: UUID, request: Callable[..., FetchRequest]
     ) -> PartitionData | None:
         """Fetch from the replica that the leader prefers for the client's rack (KIP-392). Return
-        None if the leader must be asked without a rack: the replica does not serve the partition,
-        or it lags behind, and has no records yet that the leader has."""
+        None if the leader must be asked without a rack: the client has none, the replica does not
+        serve the partition, or it returns no records, which the leader may have already."""
         replicas = self._replicas
         if not self._options.client_rack or replicas.is_refused(tp):
             return None
@@ -442,8 +443,8 @@ class Logs(Session):
 
         await self._retry(commit)
         if is_response_lost:
-            # As `GroupOffsets` does: the coordinator may execute the attempt without a response
-            # last.
+            # As `GroupOffsets` does: the coordinator may have executed the attempt that got no
+            # response after the one that succeeded.
             await self._retry(commit)
 
 

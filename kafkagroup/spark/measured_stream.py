@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["MeasuredStreamReader"]
 
 _INTERVAL = 10.0
-"""Seconds between two measurements of ages: each fetches a batch of every partition that has
+"""Fewest seconds between two measurements of ages: each fetches a batch of every partition that has
 unread records."""
 
 _TIMEOUT = 1.0
@@ -41,11 +41,11 @@ class MeasuredStreamReader(StreamReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._planned: dict[str, Any] | None = None
-        """The end of the last batch."""
+        """The end of the batch that was planned last."""
         self._ages: Mapping[TopicPartition, float] = {}
         """The age in seconds of the first unread record of a partition, at the last measurement."""
         self._measured_at = -_INTERVAL
-        """When they were last measured, on the clock of `time.monotonic`."""
+        """When the ages were last measured, on the clock of `time.monotonic`."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         self._planned = super().latestOffset(start, limit)
@@ -58,7 +58,7 @@ class MeasuredStreamReader(StreamReader):
         return {**latest, METRICS: self._metrics(Positions.from_json(self._planned), self._latest)}
 
     def _metrics(self, done: Positions, ends: Positions) -> dict[str, float]:
-        """Return how far `done`, the end of the last batch, is behind the `ends` of the logs."""
+        """Return how far `done`, the end of a batch, is behind the `ends` of the logs."""
         offsets = {
             tp: lag_of(done.offsets[tp], end)
             for tp, end in ends.offsets.items()

@@ -1,4 +1,4 @@
-"""Which replica the records of each partition are fetched from (KIP-392). Pure."""
+"""Which replica the records of each partition are fetched from (KIP-392). No I/O."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kafkagroup.types import TopicPartition
 __all__ = ["NearestReplicas"]
 
 _MAX_AGE = 300.0
-"""Seconds for which a preferred replica, or its refusal of a partition, is remembered: as long as
-in Java's consumers."""
+"""Seconds for which a preferred replica, or its refusal of a partition, is remembered. Java's
+consumers remember a preferred replica as long (`metadata.max.age.ms`)."""
 
 
 class NearestReplicas:

@@ -70,8 +70,8 @@ CONNECTOR_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp"
 """The columns of a row of Spark's own connector, in their order, without `headers`."""
 
 CONNECTOR_HEADERS = "array<struct<key: string, value: binary>>"
-"""The type of the column `headers` in a row of Spark's own connector. It is null without
-headers."""
+"""The type of the column `headers` in a row of Spark's own connector. The column is null if the
+record has no headers."""
 
 OnError = Literal["fail", "null", "skip"]
 
@@ -110,7 +110,8 @@ def count(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Parse a number of bytes. 0, which Kafka's clients accept, becomes 1: one record at a time."""
+    """Parse a number of bytes. 0, which Kafka's clients accept, becomes 1, which has the same
+    effect: one record in a batch, or one batch in a fetch."""
     return max(1, _whole(text, 0, MAX_INT64))
 
 

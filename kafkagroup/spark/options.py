@@ -1,11 +1,12 @@
 """The options of source and sink, from the strings that Spark passes. Pure.
 
-Names are case-insensitive; the connection options may have dots or underscores. An unknown option
-is an error: a misspelt one would otherwise be ignored silently.
+Names are case-insensitive, and underscores stand for dots. An unknown option is an error: a
+misspelt one would otherwise be ignored silently.
 
 The options of Spark's own connector are accepted under its names. If an option begins with
-`kafka.`, or `includeHeaders` is given, rows have the columns of that connector. Options of Kafka's
-clients that have no effect here are collected in `ConnectionOptions.ignored`, for a warning.
+`kafka.`, or `includeHeaders` is given, rows have by default the columns of that connector. Options
+of Kafka's clients that have no effect here are collected in `ConnectionOptions.ignored`, for a
+warning.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ class SinkOptions(ConnectionOptions):
     compression_level: int | None = None
     """None for the default of the codec."""
     batch_bytes: int = 512 << 10
-    """Bytes of the records in one batch, before compression."""
+    """Most bytes of the records in one batch, before compression."""
     buffer_memory: int = 32 << 20
-    """Bytes of the batches that are sent and not acknowledged, before compression."""
+    """Most bytes of the batches that are not acknowledged yet, before compression."""
     max_request_size: int | None = None
     """Most bytes of a row and of a request, before compression. If it is None, a request has the
     default of `Producer`, and a row has only its topic's limit (`max.message.bytes`)."""
@@ -91,9 +92,9 @@ class SinkOptions(ConnectionOptions):
     delivery_timeout: float = 120.0
     """Seconds that a batch may take, with its retries."""
     retry_backoff: float = 0.1
-    """Seconds before the first retry; each further one waits twice as long."""
+    """Seconds before the first retry; each further one waits twice as long as the one before."""
     retry_backoff_max: float = 1.0
-    """Most seconds before a retry."""
+    """Most seconds before any retry."""
     metadata_max_age: float = 300.0
     """Seconds after which metadata is requested again."""
     rebootstrap_trigger: float = 300.0
@@ -161,7 +162,7 @@ class SourceOptions(ConnectionOptions):
     max_trigger_delay: float = 900.0
     """Seconds after which a stream plans a batch with fewer offsets than `min_rows_per_batch`."""
     min_partitions: int = 1
-    """Fewest tasks, if there are enough records."""
+    """The approximate number of tasks, if there would be fewer otherwise."""
     max_records_per_partition: int | None = None
     """Most offsets of one task; None for no limit."""
     fail_on_data_loss: bool = True
@@ -416,7 +417,7 @@ def _security(options: dict[str, _Given]) -> dict[str, str | bool]:
             parse = values.boolean if text_type is bool else _SECURITY_WORDS.get(name, str)
             try:
                 arguments[name] = parse(option.value)
-            except ValueError as error:  # only of an option with given words, which is no secret
+            except ValueError as error:  # only from `boolean`, whose value is no secret
                 raise ConfigurationError(
                     f"option {option.name}={option.value!r}: {error}"
                 ) from None

@@ -48,8 +48,8 @@ def _check_names(schema: StructType) -> None:
 
 
 def _check_column(field: StructField, kinds: list[str]) -> None:
-    """Check that a column of the record has one of these types, and may be null. Raises:
-    ConfigurationError."""
+    """Check that a column of the record has one of the types `kinds`, and that it is nullable if it
+    is not in `_NEVER_NULL`. Raises: ConfigurationError."""
     name, found = field.name, field.dataType.simpleString()
     if found not in [kind.replace(" ", "") for kind in kinds]:
         advice = f"; convert it after load(): CAST({name} AS {found})" if "<" not in found else ""

@@ -124,7 +124,8 @@ def run(
     again, so that they do not expire. `allowed`, in records of lag, and `horizon`, in seconds, are
     as in `evaluation` and `weights`. `retention`: how long the rows of growing tables are kept at
     least; older events are kept if the state of a group depends on them. `on_step` is called with
-    the name of each step. A second run with the same `out` waits `patience` seconds for the first.
+    the name of each step. A run waits up to `patience` seconds for another with the same `group`
+    and `out`.
 
     Raises: ConfigurationError in a session of Spark Connect, if `out` has tables of an earlier
     version, or if `retention` is given and the tables cannot be replaced safely; IllegalStateError
@@ -240,7 +241,7 @@ class _Run:
     def finish(self, batch: int) -> None:
         """Record this run, so that the next one continues from it, and delete the state of earlier
         runs."""
-        # First the record: a run that is interrupted before it is repeated from the earlier state.
+        # The record is written first: without it, the next run needs the earlier state.
         text = json.dumps({"layout": _LAYOUT, "batch": batch})
         write_numbered(self.tables.spark, self.tables.path("runs"), self.number, text)
         for name in _STATES:
@@ -393,7 +394,7 @@ def _replaced(
 
 def _prune(this: _Run, batch: int, now: datetime, retention: timedelta) -> None:
     """Remove the rows of growing tables that are older than the retention, unless the last removal
-    was less than `_PRUNE_INTERVAL` ago."""
+    was more recent than `_PRUNE_INTERVAL` of the retention."""
     tables, cutoff = this.tables, now - retention
     folder = tables.path("pruned")
     last = last_number(tables.spark, folder)

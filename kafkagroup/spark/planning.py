@@ -22,7 +22,7 @@ __all__ = ["LogEnds", "Plan", "may_be_same_topic", "plan_batch"]
 
 @attrs.frozen
 class LogEnds:
-    """Where the logs end that a stream reads."""
+    """The ends of the logs that a stream reads."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]
@@ -54,8 +54,8 @@ class Plan:
 def plan_batch(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
     """Return what can be read from `begin` on. O(partitions).
 
-    Raises: BrokerError for a topic that the options name, if it may not be read, or has no position
-    and does not exist.
+    Raises: BrokerError for a topic that the options name, if it may not be read, or if it has no
+    position and its metadata has an error, for example because it does not exist.
     """
     losses: list[str] = []
     errors: dict[str, BrokerError] = {}

@@ -32,8 +32,8 @@ task count as lost: an unclean leader election has truncated the log."""
 _INITIAL_BYTES_PER_OFFSET = 256.0
 """The estimate before the first response."""
 _MARGIN = 1.1
-"""The factor by which a fetch is larger than the estimate: if it is slightly too small, one more
-fetch is needed."""
+"""The factor by which a fetch is larger than the estimate: a fetch that is slightly too small makes
+another one necessary."""
 _MIN_FETCH_BYTES = 64 << 10
 """A smaller fetch would take no less time."""
 

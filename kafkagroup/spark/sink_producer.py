@@ -33,7 +33,8 @@ _CREATION_TIMEOUT = 10.0
 and if they do not create it."""
 
 _CLOSE_TIMEOUT = 2.0
-"""Seconds for batches in flight when a task fails. A task that succeeds has flushed all."""
+"""Seconds for which the close of a producer waits for batches in flight: only if a task failed, as
+a task that succeeds has flushed all."""
 
 
 class SinkProducer:
@@ -81,8 +82,8 @@ class SinkProducer:
 
     def partition_count(self, topic: str, known: int) -> int:
         """Return the number of a topic's partitions, after another look-up if the producer knows no
-        more than `known`. A topic that does not exist is created, if the cluster has
-        `auto.create.topics.enable`, as Java's producer does.
+        more than `known`. As with Java's producer, a topic that does not exist is created if the
+        cluster has `auto.create.topics.enable`.
 
         Raises: BrokerError, also if the topic does not exist and is not created.
         """
@@ -101,8 +102,8 @@ class SinkProducer:
             ) from error
 
     def send(self, topic: str, partition: int, encoded: EncodedRecords) -> None:
-        """Send a batch in the background, after the producer has accepted the batch before, for
-        which it may wait for room. If `partition` is -1, the producer draws one. Raises:
+        """Send a batch in the background. First wait until the producer has room for the batch
+        before, and has accepted it. If `partition` is -1, the producer draws one. Raises:
         NotWrittenError for an earlier batch."""
         self._wait_accepted()
         accepting: Future[None] = Future()
@@ -125,7 +126,7 @@ class SinkProducer:
         self._portal.call(self._producer.flush)
 
     def _wait_accepted(self) -> None:
-        """Wait until the producer has accepted the last batch, for which its buffer needs room."""
+        """Wait until the producer has room for the last batch, and has accepted it."""
         if self._accepting is None:
             return
         (accepting, batch), self._accepting = self._accepting, None

@@ -1,8 +1,8 @@
 """The data source: Kafka topics as tables and streams of Spark.
 
 Spark creates and pickles these objects, and calls them in its own processes. So readers hold only
-options. A connection lasts for one call, in a stream's planner until `stop`, and in a worker for
-its further tasks. A task needs only the options and its `Range` to read.
+options. A connection lasts for one call; in a stream's planner until `stop`; in a worker until a
+task fails or the worker ends. A task needs only the options and its `Range` to read.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Tables:
     """A namespace of a catalog of the session, such as "lake.kafka", which then has the tables
     instead of `root`."""
     before_write: Callable[[], None] = attrs.field(default=_nothing, kw_only=True, repr=False)
-    """Called before each write. If it raises an error, nothing is written."""
+    """Called before each write. If it raises an error, that write is not done."""
 
     def path(self, name: str) -> str:
         """Return the path of a table below `root`."""

@@ -69,8 +69,8 @@ async def _hold(
     *,
     task_status: TaskStatus[None],
 ) -> None:
-    """Take part in the election until cancelled. `task_status` reports the first turn; `has_turn` is
-    set during each one."""
+    """Take part in the election until cancelled. `task_status` reports the first turn; `has_turn`
+    is set during each turn."""
     election = Election(
         name,
         bootstrap_servers=options.bootstrap_servers,

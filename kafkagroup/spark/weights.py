@@ -28,12 +28,12 @@ def weights(
     """Return `rate` and `load` in records per second, and the time of the sample, `made_at`, of
     each group and partition.
 
-    `rate` is the rate of new records in the last `window` seconds; 0 if only one log end is known.
+    `rate` is the rate of new records in the `window` seconds before the last known log end; 0 if
+    only one is known.
     `horizon`: the seconds within which a lag should be processed. Raises: ConfigurationError.
     """
     if not (horizon > 0 and window > 0):
         raise ConfigurationError(f"horizon={horizon}, window={window}; expected seconds above 0")
-    # "D" below makes the horizon a double in SQL; without it, it would be a decimal.
     newest = log_ends.groupBy("topic", "partition").agg(F.max("time").alias("latest"))
     span = "(unix_micros(max(time)) - unix_micros(min(time))) / 1e6"
     # A topic that was recreated meanwhile has smaller ends: the rate must not be negative.
@@ -50,6 +50,7 @@ def weights(
         "partition",
         "coalesce(rate, 0) AS rate",
         "lag",
+        # "D" makes the horizon a double in SQL; without it, it would be a decimal.
         f"coalesce(rate, 0) + coalesce(lag, 0) / {float(horizon)!r}D AS load",
         "evaluated_at AS made_at",
     )

@@ -54,7 +54,8 @@ def check_worker_python(context: SparkContext) -> None:
 
 
 def _missing(python: str) -> str:
-    """Return the names of the packages that a Python does not find; "" if it cannot be run."""
+    """Return the names of the needed packages that a Python does not find; "" if it finds all, or
+    cannot be run."""
     try:
         done = subprocess.run(
             [python, "-c", _CHECK], capture_output=True, text=True, timeout=_TIMEOUT, check=True

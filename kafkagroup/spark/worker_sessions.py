@@ -61,7 +61,7 @@ def _of_task(create: Callable[[], S], key: object) -> Iterator[S]:
     except BaseException:
         session.__exit__(*sys.exc_info())
         raise
-    # Two of the same key exist if a task uses one while another is open. Only one is kept.
+    # A task may have used two sessions of the same key at the same time. Only one is kept.
     if TaskContext.get() is not None and pickled not in _idle:
         _idle[pickled] = session
     else:

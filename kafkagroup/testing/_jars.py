@@ -2,8 +2,8 @@
 
 Only this module brings in files from outside. No jar runs before its SHA-256 matches the list that
 is shipped with this file (`kafka-<version>.sha256` and the like, in the format of `sha256sum -c`),
-and a cache folder is either complete or absent. The one exception is a folder that an environment
-variable names, such as `KAFKAGROUP_KAFKA_JARS`: it is used without verification.
+and a cache folder is either complete or absent. Not verified are the folder that an environment
+variable names, such as `KAFKAGROUP_KAFKA_JARS`, and the Ivy jar of an installed PySpark.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def resolve_jars(version: str, java: str, *, timeout: float = DOWNLOAD_TIMEOUT) 
     under `XDG_CACHE_HOME`, else `~/.cache`); a download into the cache with `mvn`; a download with
     the Ivy jar that PySpark includes, run with `java`. Downloads take `timeout` seconds at most.
 
-    Raises: ConfigurationError for an unsupported version; LocalKafkaUnavailable if a checksum
-    differs, or if the jars cannot be downloaded (with the reason for each attempt).
+    Raises: ConfigurationError for an unsupported version; LocalKafkaUnavailable if the folder in
+    `KAFKAGROUP_KAFKA_JARS` lacks Kafka's jar, if a checksum differs, or if the jars cannot be
+    downloaded (with the reason for each attempt).
     """
     return resolve(find_release(version).jars, java, timeout=timeout)
 
@@ -210,7 +211,8 @@ def _fetch_with_ivy(jars: JarSet, java: str, scratch: Path, deadline: float) -> 
 
 
 def _run(command: Sequence[str], scratch: Path, deadline: float) -> None:
-    """Run `command` in `scratch`. Raises: LocalKafkaUnavailable with the end of its output."""
+    """Run `command` in `scratch`. Raises: LocalKafkaUnavailable if it fails, with the end of its
+    output, or if it is not done at the deadline."""
     name = Path(command[0]).name
     output = scratch / f"{name}.log"
     # To a file: a grandchild that holds a pipe open would make this wait past the timeout.

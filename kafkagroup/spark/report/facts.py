@@ -55,8 +55,8 @@ _IS_ENDED = (
     "), false)"
 )
 """Whether a group has ended, in SQL: it was deleted or expired, or it has no members any more. A
-group that never had members, as those of Spark, has ended if it no longer commits: its status is
-STOP, or its last commit is older than a day."""
+group that never had members, such as that of a query of Spark, has ended if it no longer commits:
+its status is STOP, or its last commit is older than a day."""
 
 _WORST_FIRST = ("worst", "stuck_partitions", "lag", "rebalances")
 """The columns by which groups are ordered, all descending. `worst` is the number of the status."""

@@ -110,8 +110,8 @@ def _counts(state: str, groups: Sequence[Group]) -> str:
 def _part(
     heading: str, groups: Sequence[Group], stuck: Sequence[Stuck], until: datetime
 ) -> Iterator[str]:
-    """Yield the HTML of the living or of the ended groups. `until`: the end of the plots' time
-    axis."""
+    """Yield the HTML of the living or of the ended groups. `until`: the end of the plots' bars that
+    have not ended."""
     yield f"<{heading}>Stuck partitions</{heading}>"
     yield _stuck(stuck) if stuck else "<p>None.</p>"
     yield f"<{heading}>Health</{heading}>"

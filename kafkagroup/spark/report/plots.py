@@ -29,7 +29,7 @@ MAX_MARKERS = 200
 WIDE, NARROW = 11.0, 4.6
 """Widths of a plot in inches, of which a browser shows 96 pixels each."""
 
-# Without red, the colour of rebalances, and without grey. The dark tone of each pair is first.
+# Without red, the colour of rebalances, and without grey. The dark tones are before the light ones.
 _COLOURS = [to_hex(mpl.colormaps["tab20"](n)) for n in (0, 2, 4, 8, 10, 12, 16, 18, 1, 3, 5, 9)]
 _GREY = "#b8b8b8"
 _REBALANCE_COLOUR = "#d62728"
@@ -47,7 +47,7 @@ _STYLE = {
 
 
 def plot(group: Group, until: datetime, width: float = WIDE) -> str:
-    """Return the figure of `draw` as an SVG element; "" if the group has no data."""
+    """Return the figure of `draw` as an SVG element; "" if the group has neither lag nor bars."""
     if not group.lag and not group.bars:
         return ""
     # matplotlib warns if it lacks a font for a name. The browser that shows the name has one.
@@ -63,9 +63,9 @@ def plot(group: Group, until: datetime, width: float = WIDE) -> str:
 def draw(group: Group, until: datetime, width: float) -> Figure:
     """Return a figure with the lag over time, and below it the owner of each partition.
 
-    A red line is a rebalance, with the number of its generation if there is room. A gap in a row is
-    a time in which no member owned the partition. `until`: the end of the bars that have not ended.
-    `width` is in inches.
+    A red line is the end of a rebalance, with the number of its generation if there is room. A gap
+    in a row is a time in which no member owned the partition. `until`: the end of the bars that
+    have not ended. `width` is in inches.
     """
     rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MAX_PARTITIONS]
     # In inches: of the plot of the lag, and of that of the owners.
