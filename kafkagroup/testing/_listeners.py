@@ -39,19 +39,20 @@ def _check_mechanisms(_: object, __: object, mechanisms: Sequence[str]) -> None:
 
 @attrs.frozen(kw_only=True)
 class Listener:
-    """An additional listener of every node, beside those of `LocalKafka` itself: TCP, or TLS with
-    `certificate`; SASL with `mechanisms`. Raises: ConfigurationError."""
+    """An additional listener of every node, beside those of `LocalKafka` itself: with TLS if
+    `certificate` is given, with SASL if `mechanisms` are given. Raises: ConfigurationError."""
 
     certificate: str | None = attrs.field(default=None, repr=False)
     """PEM: a private key (PKCS #8, not encrypted) and the certificate chain, the node's certificate
     first."""
     client_ca: str | None = None
-    """PEM of the CA that signs client certificates. If set, clients must present one; needs
+    """PEM of the CA that signs client certificates. If set, clients must have a certificate; needs
     `certificate`."""
     mechanisms: Sequence[str] = attrs.field(default=(), validator=_check_mechanisms)
     """Any of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, which takes unsigned tokens."""
     settings: Mapping[str, str] = attrs.field(factory=dict)
-    """Broker settings of this listener, without `listener.name.<name>.`; they take precedence."""
+    """Broker settings of this listener, without `listener.name.<name>.`; they take precedence over
+    those that follow from the other fields."""
     advertised_ports: Sequence[int] = ()
     """The ports that are advertised to clients, from node 1 on: those of a proxy on loopback that
     forwards to the nodes. If empty, the nodes advertise their own ports."""

@@ -209,7 +209,7 @@ class Release:
             # Tests produce records with arbitrary timestamps: retention would delete records from
             # 1970 half a minute after the start, consumed or not.
             "log.retention.ms": "-1",
-            # Only the lower bound, so that tests can use short sessions; the default is Kafka's.
+            # So that tests can use short sessions. The upper bound is Kafka's.
             "group.min.session.timeout.ms": "100",
             # Kafka's default of 50 partitions delays the first group by a second.
             "offsets.topic.num.partitions": "3",

@@ -1,8 +1,8 @@
 """JVM child processes: the servers of a cluster on loopback, which end with this process.
 
-Only this module starts, stops, kills and pauses JVMs. All calls block; nothing here uses an event
-loop. `_jars` provides the jars. Each running JVM has a watchdog process, which kills the JVM if its
-owner dies.
+Only this module starts, stops, kills and pauses servers. All calls block; nothing here uses an
+event loop. `_jars` provides the jars. Each running JVM has a watchdog process, which kills the JVM
+if its owner dies.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Server:
 
     def end(self, timeout: float | None = None) -> bool:
         """Stop the JVM, and kill it after `timeout` seconds; without a timeout, kill it at once.
-        Return when it has exited: False if it was killed after the timeout."""
+        Wait until it has exited. Return False if it was killed after the timeout."""
         assert self.process is not None
         if timeout is None:
             self.process.kill()
@@ -163,7 +163,8 @@ class Servers(ABC, Generic[N]):
     """Directory for data and output: it must be absent or empty, and is kept. None: a temporary
     directory, which is removed."""
     start_timeout: float = attrs.field(default=60.0, kw_only=True)
-    """Seconds from the first JVM's start until all servers answer. Downloads do not count."""
+    """Most seconds from the first JVM's start until all servers answer; also for `start_node`.
+    Downloads do not count."""
     jvm_options: Sequence[str] = attrs.field(default=(), kw_only=True)
     """Options of each JVM."""
 
@@ -191,7 +192,7 @@ class Servers(ABC, Generic[N]):
 
     @abstractmethod
     def _serves(self, node: N) -> bool:
-        """Whether the node serves, together with the other running nodes."""
+        """Whether the node answers, and knows the other running nodes."""
 
     def _others(self) -> Iterable[Server]:
         """Return the servers that are not nodes."""
@@ -263,8 +264,9 @@ class Servers(ABC, Generic[N]):
     def start_node(self, node: int) -> None:
         """Start a stopped or killed node with its data and ports; return when it is back.
 
-        It is back when it and every other running node know each other. Raises: LocalKafkaError as
-        `start` does (the JVM is then left as it is); IllegalStateError if the node runs.
+        It is back when it and the other running nodes, except paused ones, know each other.
+        Raises: LocalKafkaError as `start` does (the JVM is then left as it is); IllegalStateError
+        if the node runs.
         """
         stopped = self._node(node)
         if stopped.is_running:

@@ -114,7 +114,7 @@ class Incoming:
 
 
 def read_request(frame: bytes) -> Incoming:
-    """Decode one request, without its length prefix.
+    """Decode one request from its bytes after the length prefix.
 
     Raises: DecodeError; UnsupportedVersionError for an API or version that is not supported. Kafka
     closes the connection after either.
@@ -125,7 +125,7 @@ def read_request(frame: bytes) -> Incoming:
         raise DecodeError(f"request header: {error}") from None
     cls = _REQUESTS_BY_KEY.get(api_key)
     if cls is ApiVersionsRequest and version not in cls.versions:
-        # KIP-511: a client that sends an unknown ApiVersions version gets the supported versions.
+        # KIP-511: a client that sends an unknown version of ApiVersions gets the supported ones.
         return Incoming(ApiVersionsRequest(), version, correlation_id, "")
     if cls is None or version not in cls.versions:
         raise UnsupportedVersionError(f"api {api_key} v{version}")
@@ -172,7 +172,9 @@ def write_response(incoming: Incoming, response: object) -> bytes:
 def handle(
     cluster: Cluster, node_id: int, incoming: Incoming, now: float, host: str, reply: Reply
 ) -> None:
-    """Handle a request as node `node_id`; `reply` is called once, now or later."""
+    """Handle a request as node `node_id`. `reply` is called at most once, now or later. As in
+    Kafka, a pending JoinGroup or SyncGroup gets no response if its member sends another one, nor
+    does a pending SyncGroup whose member leaves."""
     request = incoming.request
     caller = Caller(version=incoming.version, now=now, client_id=incoming.client_id, host=host)
     _HANDLERS[type(request)](cluster, node_id, request, caller, reply)

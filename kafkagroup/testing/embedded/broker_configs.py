@@ -78,7 +78,7 @@ _SETTINGS: Mapping[str, _BrokerOption] = {
 }
 
 _OTHERS: Mapping[str, tuple[ConfigValue, ...]] = {
-    # Nothing expires here.
+    # Records do not expire here.
     "log.retention.ms": (
         ConfigValue("log.retention.ms", "-1", ConfigSource.STATIC),
         ConfigValue("log.retention.hours", "168", ConfigSource.DEFAULT),

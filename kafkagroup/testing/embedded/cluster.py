@@ -246,8 +246,8 @@ class Cluster:
     # ------------------------------------------------------------ offsets and transactions
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Store committed offsets. An open transaction that has pending offsets for the same
-        partitions does not overwrite them when it commits."""
+        """Store committed offsets. Pending offsets of open transactions for the same partitions are
+        dropped, so that they do not overwrite these later."""
         self.offsets.setdefault(group_id, {}).update(offsets)
         for pending in self.pending_offsets.get(group_id, {}).values():
             pending.update(dict.fromkeys(pending.keys() & offsets.keys()))
@@ -301,12 +301,13 @@ class Cluster:
         return live[crc32(key.encode()) % len(live)] if live else -1
 
     def kill(self, node_id: int, now: float) -> None:
-        """Stop a node: other nodes lead its partitions and coordinate its groups."""
+        """Stop a node: other nodes lead its partitions and coordinate its groups. Unlike in Kafka,
+        groups of other nodes may move, too."""
         self._set_alive(node_id, is_alive=False, now=now)
 
     def restart(self, node_id: int, now: float) -> None:
         """Start a node. It leads the leaderless partitions, and coordinates the groups that hash to
-        it."""
+        it, and those that `move_coordinator` gave to it."""
         self._set_alive(node_id, is_alive=True, now=now)
 
     def _set_alive(self, node_id: int, *, is_alive: bool, now: float) -> None:

@@ -1,6 +1,6 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: options of topics, and of the broker.
 
-The options of a broker can be described, and are read-only; other resources have none.
+The options of a broker can be described, and are read-only; resources of other types have none.
 Source: the request handlers of Apache Kafka 4.3.
 """
 
@@ -157,7 +157,7 @@ def created_configs(topic: TopicConfigs) -> tuple[CreatableTopicConfigs, ...]:
 def alter(
     cluster: Cluster, node_id: int, request: AlterConfigsRequest, caller: Caller
 ) -> AlterConfigsResponse:
-    """Replace all options of topics."""
+    """Replace all options of topics: those that the request omits get their defaults."""
 
     def changes(
         topic: Topic, resource: alter_configs.AlterConfigsResource
@@ -173,7 +173,7 @@ def alter(
 def alter_incrementally(
     cluster: Cluster, node_id: int, request: IncrementalAlterConfigsRequest, caller: Caller
 ) -> IncrementalAlterConfigsResponse:
-    """Change options of topics."""
+    """Change the options of topics that the request names."""
     return IncrementalAlterConfigsResponse(
         throttle_time_ms=0,
         responses=_alter_all(

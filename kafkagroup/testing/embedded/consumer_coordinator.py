@@ -65,9 +65,9 @@ class _Change(Enum):
 
     NONE = "none"
     PENDING = "pending"
-    """It has another regular expression, which is not resolved yet."""
+    """It replaces the regular expression by one that is not resolved yet."""
     EFFECTIVE = "effective"
-    """It has changed, and the group must compute a new target."""
+    """It changes the topics, so the group must compute a new target."""
 
 
 class ConsumerCoordinator:
@@ -125,7 +125,7 @@ class ConsumerCoordinator:
         assigned_before, state_before = dict(member.assigned), _assignment_state(member)
         must_resolve = self._must_resolve(group, member, request, caller.now)
         image = self._image()
-        # Before `_subscribe`: what counts are the topics of the subscriptions so far.
+        # Before `_subscribe`: the topics to compare are those of the subscriptions so far.
         has_changed_topics = group.has_changed_topics(image)
         change = self._subscribe(group, member, request, caller)
         must_bump = change is _Change.EFFECTIVE
@@ -146,7 +146,7 @@ class ConsumerCoordinator:
         )
         group.note_instance(member)
         self._set_session_deadline(group, member, caller.now)
-        # A heartbeat that changes nothing must not extend the deadline.
+        # A heartbeat that changes nothing must not extend the deadline of the revocation.
         if _assignment_state(member) != state_before:
             self._set_revocation_deadline(group, member, caller.now)
         is_full = (
@@ -232,7 +232,8 @@ class ConsumerCoordinator:
         request: ConsumerGroupHeartbeatRequest,
         caller: Caller,
     ) -> _Change:
-        """Store the member's fields. Returns whether its subscription has changed."""
+        """Store the fields of the request in the member. Returns what they change in its
+        subscription."""
         member.client_id, member.client_host = caller.client_id, caller.host
         if request.instance_id is not None:
             member.instance_id = request.instance_id
@@ -263,7 +264,8 @@ class ConsumerCoordinator:
         request: ConsumerGroupHeartbeatRequest,
         now: float,
     ) -> bool:
-        """Whether to resolve the group's patterns. The heartbeat's replaces the member's."""
+        """Whether to resolve the patterns of the group's members, with that of the request in place
+        of the member's."""
         before = {m.pattern for m in group.members.values()} - {""}
         after = {m.pattern for m in group.members.values() if m is not member} - {""}
         pattern = request.subscribed_topic_regex
@@ -530,7 +532,8 @@ class ConsumerCoordinator:
         )
 
     def move(self, group_id: str, now: float) -> None:
-        """Load the group on another node: all state is in the log, and sessions restart."""
+        """Load the group on another node. All state is in the log; the deadlines of sessions and
+        revocations start again."""
         group = self.groups[group_id]
         for member in group.members.values():
             self._set_session_deadline(group, member, now)

@@ -1,8 +1,8 @@
-"""One consumer group (KIP-848): members, epochs and assignments. No time, no requests.
+"""One consumer group (KIP-848): members, epochs and assignments. No clock, no requests.
 
-A partition is assigned to a member only when no other member holds it, and a member holds it until
-it reports the revocation: `ConsumerGroup.reconcile` is that rule. Source: KIP-848 and Apache Kafka
-4.3.
+A partition is assigned to a member only when no other member holds it. A member holds it until it
+reports the revocation, or is removed: `ConsumerGroup.reconcile` is that rule. Source: KIP-848 and
+Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ class ConsumerGroup:
         return max(ASSIGNORS, key=lambda assignor: votes[assignor])
 
     def compute_target(self, now: float) -> None:
-        """Compute the target assignment; members keep as many partitions as balance permits."""
+        """Compute the target assignment. With the assignor `uniform`, members keep as many of their
+        partitions as balance permits."""
         self.assignor = self.preferred_assignor()
         self.subscriptions = {name: self.subscribed(m) for name, m in self.members.items()}
         ids = {topic: topic_id for topic, (topic_id, _) in self.topics.items()}
@@ -234,6 +235,7 @@ class ConsumerGroup:
 
         `owned` has the partitions that the member reports as owned (None: unchanged),
         `subscribed_ids` the ids of the existing topics that it subscribes to.
+        `is_subscription_new`: whether this heartbeat has changed what the member subscribes to.
         """
         is_reconciled = member.state is MemberState.STABLE and member.epoch == self.target_epoch
         must_revoke = member.state is MemberState.UNREVOKED and _owns(owned, member.revoking)

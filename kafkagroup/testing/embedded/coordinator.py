@@ -43,8 +43,8 @@ _COMPLETING = GroupState.COMPLETING_REBALANCE
 _STABLE = GroupState.STABLE
 
 _LEAST_PAUSE = 0.001
-"""Seconds after which a rebalance without a leader is tried again, at least: the resolution of
-Kafka's timers."""
+"""Fewest seconds until a join phase in which no member has joined is completed again: the
+resolution of Kafka's timers."""
 
 
 @attrs.frozen
@@ -109,7 +109,8 @@ class ClassicCoordinator:
                 self._join_new(group, request, caller, reply)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Whether the group has room for this member, among those that have joined."""
+        """Whether the group has room for this member. During a rebalance, only members that have
+        joined again take up room."""
         limit = self._settings.group_max_size
         member = group.members.get(member_id)
         if group.state is _EMPTY:
@@ -344,7 +345,7 @@ class ClassicCoordinator:
             group.remove(member_id)
             if group.state is _PREPARING and group.all_joined:
                 self._complete(group, now)
-        elif not member.needs_no_heartbeat:
+        elif not member.needs_no_heartbeat:  # otherwise its response will set the next deadline
             self._remove_member(group, member)
             if group.state is not _PREPARING:
                 self._rebalance_or_complete(group, now)

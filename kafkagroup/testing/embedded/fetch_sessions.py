@@ -117,6 +117,7 @@ class FetchSessions:
         """Return the session of a fetch, updated with its partitions; or an error."""
         uses_topic_ids = caller.version >= _FIRST_WITH_TOPIC_IDS
         if request.session_epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
+            # Both epochs close the session that the request names, if any.
             self._sessions.pop(request.session_id, None)
             session_id = (
                 _NO_SESSION if request.session_epoch == _FINAL_EPOCH else self._free_id(caller.now)
