@@ -43,8 +43,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_WAIT = 0.5
 """Seconds that a broker waits for new records."""
-_MAX_ATTEMPTS_IF_GONE = 6
-"""Attempts, within about two seconds, before a topic or partition counts as deleted: a broker may
+_MAX_RETRIES_IF_GONE = 6
+"""Retries, within about 3.5 seconds, before a topic or partition counts as deleted: a broker may
 not know a new one yet."""
 _GONE = "the topic was deleted or recreated since the query was planned"
 _MAX_VERSION_BY_NAME = 12
@@ -82,7 +82,8 @@ class Logs(Session):
         """Return the partitions that the options select, sorted, and each topic's id. Two brokers
         are asked for the metadata, as one may not know all topics yet.
 
-        Raises: BrokerError if a topic does not exist or may not be read.
+        Raises: BrokerError if a topic does not exist or may not be read, or if a partition has no
+        leader until the timeout.
         """
         found = self._call(lambda: self._described(None))
         for error in found.errors.values():
@@ -118,7 +119,7 @@ class Logs(Session):
         self._warn_without_match()
         # The other half of the timeout is for the requests that follow.
         deadline = anyio.current_time() + self._options.api_timeout / 2
-        pauses, attempts = RetryBackoff(self._cluster.options), 1
+        pauses, responses = RetryBackoff(self._cluster.options), 1
         while True:
             found = self._selected(known)
             if begin is None:
@@ -129,17 +130,12 @@ class Logs(Session):
                 doubts = {t: error for t, error in doubts.items() if t not in unavailable}
                 # A query of the trigger AvailableNow reads only what is found at its start.
                 may_wait = not known and anyio.current_time() < deadline and _may_pass(doubts)
-            if not doubts or (attempts > _MAX_ATTEMPTS_IF_GONE and not may_wait):
+            if not doubts or (responses > _MAX_RETRIES_IF_GONE and not may_wait):
                 return found
             self._note_failure(next(iter(doubts.values())))
             await pauses.wait()
-            attempts += 1
-            try:
-                await self._cluster.refresh_elsewhere()
-            except RETRIED_ERRORS as error:
-                if self._cluster.logins.is_final(error):
-                    raise
-                self._note_failure(error)
+            await self._retry(self._cluster.refresh_elsewhere)
+            responses += 1
 
     async def _list_topics(
         self,
@@ -150,11 +146,11 @@ class Logs(Session):
         this session are those that match, and those of the stream's `known` partitions."""
         pattern = self._options.pattern
         if pattern is None:
-            await refresh()
+            await self._retry(refresh)
             return
         self._cluster.requests_all_topics = True
         try:
-            listed = (await refresh()).topics
+            listed = (await self._retry(refresh)).topics
         finally:
             self._cluster.requests_all_topics = False
         matching = {n for n, t in listed.items() if pattern.search(n) and not t.internal}
@@ -162,7 +158,7 @@ class Logs(Session):
         if self._topics - matching:
             # The list leaves out topics that this client may not describe; a request by name
             # returns their errors.
-            await self._cluster.refresh()
+            await self._retry(self._cluster.refresh)
 
     def _warn_without_match(self) -> None:
         pattern = self._options.pattern
@@ -218,9 +214,9 @@ class Logs(Session):
         self, wanted: set[TopicPartition]
     ) -> tuple[list[TopicPartition], dict[str, str]]:
         with self._cluster.topics.during(tp.topic for tp in wanted):
-            metadata = await self._cluster.refresh()
+            metadata = await self._retry(self._cluster.refresh)
             if any(metadata.leader(tp) is None for tp in wanted):
-                metadata = await self._cluster.refresh_elsewhere()
+                metadata = await self._retry(self._cluster.refresh_elsewhere)
         existing = sorted(tp for tp in wanted if metadata.leader(tp) is not None)
         ids = {tp.topic: metadata.topics[tp.topic].topic_id for tp in existing}
         return existing, {topic: _id_text(topic_id) for topic, topic_id in ids.items()}
@@ -290,7 +286,7 @@ class Logs(Session):
         )
 
         def fatal_error(error: BrokerError, attempts: int) -> DataLossError | None:
-            is_gone = attempts > _MAX_ATTEMPTS_IF_GONE and self._is_gone(tp, topic_id)
+            is_gone = attempts > _MAX_RETRIES_IF_GONE and self._is_gone(tp, topic_id)
             return DataLossError(f"{tp}: {_GONE}") if is_gone else None
 
         async def fetch() -> PartitionData:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import attrs
 import pytest
@@ -12,12 +13,14 @@ pytest.importorskip("pyspark", reason="NOT TESTED on Spark: pyspark is not insta
 from pyspark.sql.types import LongType, StructType
 
 from kafkagroup.errors import ConfigurationError, ErrorCode
+from kafkagroup.spark import cluster
 from kafkagroup.spark.option_values import Bound
 from kafkagroup.spark.options import SourceOptions
 from kafkagroup.spark.ranges import DataLossError, Range
 from kafkagroup.spark.reading import FetchSize, positions_at, read
 from kafkagroup.spark.worker_sessions import session_of_task
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.fetch import FetchRequest
 
@@ -108,9 +111,11 @@ def test_a_task_whose_end_retention_has_passed_says_so() -> None:
 
 
 def test_a_topic_that_is_deleted_under_a_task_is_data_loss(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With failOnDataLoss=false the task failed, and so did each further run of its batch."""
+    short = partial(ClientOptions, retry_backoff=0.001, retry_backoff_max=0.02)
+    monkeypatch.setattr(cluster, "ClientOptions", short)
     with EmbeddedKafka({"a": 1}) as broker:
         broker.produce("a", ["0", "1"], partition=0)
         options = SourceOptions(bootstrap_servers=broker.bootstrap_servers, subscribe=("a",))

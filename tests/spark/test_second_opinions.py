@@ -24,7 +24,7 @@ from kafkagroup.spark.ranges import DataLossError, Positions
 from kafkagroup.spark.stream import StreamReader
 from kafkagroup.spark.table import TableReader
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import Change
+from kafkagroup.testing.embedded import Change, Close
 from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.wire.messages.metadata import (
@@ -293,6 +293,22 @@ def test_a_deleted_topic_is_a_loss_and_then_only_a_warning(
     assert runs.run() in (0, 3)
     assert runs.run() in (0, 3)
     assert runs.read[81:] == [(0, n) for n in range(3)]
+
+
+@SELECTIONS
+@STRICTNESS
+@pytest.mark.parametrize("times", [1, 3])
+def test_brokers_that_do_not_answer_confirm_no_deletion(
+    kafka8: EmbeddedKafka, selection: dict[str, str], strict: str, times: int
+) -> None:
+    """Refreshes that failed counted as responses by which the topic was deleted. If the first one
+    failed, so did the query."""
+    runs = Runs(kafka8, failOnDataLoss=strict, **selection)
+    runs.run()
+    fill(kafka8, 0, 1)
+    edit_responses(kafka8, refused(E.UNKNOWN_TOPIC_OR_PARTITION), times=times)
+    kafka8.fail(MetadataRequest, Close(before=True), times=30)
+    assert runs.run(available_now=False) == 1
 
 
 @STRICTNESS
