@@ -49,7 +49,8 @@ _COMMIT_PAUSE = 10.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Topics as a stream."""
+    """Topics as a stream. Its methods, which Spark names and calls, pass offsets as the JSON of
+    `Positions`."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -60,7 +61,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the query begins, after the first call of `initialOffset`: the second one must
         return the same."""
         self._target: LogEnds | None = None
-        """Where a query of the trigger AvailableNow ends."""
+        """Where a query of the trigger AvailableNow ends; None for other triggers."""
         self._looked_up: set[TopicPartition] = set()
         """The partitions that the target lacked and that were then looked up once. They are not
         looked up again."""
@@ -130,8 +131,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts, _ = self._connect().log_bounds(plan.new)
             offsets = {**offsets, **starts}
         elif offsets == begin.offsets:
-            # Not `plan.latest`: its text may differ, as by the cluster's id, and Spark would run a
-            # batch without data.
+            # Not `plan.latest`: its text may differ, for example in the cluster's id, and then
+            # Spark would run a batch without data.
             return start
         return attrs.evolve(plan.latest, offsets=offsets).to_json()
 
@@ -168,8 +169,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _batch_starts(self, before: Positions, after: Positions) -> Mapping[TopicPartition, int]:
         """Return where a batch begins in each partition. A batch that Spark's own connector planned
-        reads new partitions from the log's start. In one that this source planned, which has topic
-        ids, new partitions have no rows yet, and no start."""
+        has no topic ids, and reads new partitions from the log's start. In one that this source
+        planned, new partitions have no rows yet, and no start. Without topic ids, as before Kafka
+        2.8, they start at the log's start, which is their end, too."""
         new = [tp for tp in after.offsets if tp not in before.offsets]
         if not new or any(after.topic_ids.values()):
             return before.offsets

@@ -31,7 +31,8 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the tasks. The end offsets are looked up here: later records are not read.
 
-        Raises: ConfigurationError for a start after the end; DataLossError.
+        Raises: ConfigurationError for a start after the end, and as `positions_at`; DataLossError;
+        BrokerError; TransportError.
         """
         from kafkagroup.spark.logs import Logs
 

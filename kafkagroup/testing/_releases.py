@@ -121,7 +121,8 @@ class Release:
 
     @property
     def artefacts(self) -> tuple[tuple[str, str, str], ...]:
-        """(group, artefact, version) of the artefacts whose dependencies form the class path."""
+        """(group, artefact, version) of the artefacts that, with their dependencies, form the class
+        path."""
         return (
             ("org.apache.kafka", "kafka_2.13", self.version),
             # Kafka ships only slf4j's API: without a backend, a failing broker logs nothing.

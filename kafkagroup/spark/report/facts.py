@@ -230,9 +230,9 @@ def lag_over_time(tables: Tables, names: Sequence[str]) -> DataFrame:
     between the first and the last of them, a row for each other time at which the log's end is
     known.
 
-    Without these further rows, the lag of a group that stopped would seem to grow evenly. The table
-    does not have them, because there are many: for each group all times of each partition that it
-    reads.
+    Without these further rows, the lag of a group that stopped would seem to grow only when it was
+    sampled. The table does not have them, because there are many: for each group all times of each
+    partition that it reads.
     """
     from pyspark.sql import functions as F
 

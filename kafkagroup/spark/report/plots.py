@@ -68,7 +68,7 @@ def draw(group: Group, until: datetime, width: float) -> Figure:
     have not ended. `width` is in inches.
     """
     rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MAX_PARTITIONS]
-    # In inches: of the plot of the lag, and of that of the owners.
+    # In inches: of the plot of the lag, and of that of the owners. A row has room for its label.
     heights = [1.6, max(0.8, 0.2 * len(rows))] if rows else [1.6]
     figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
@@ -136,9 +136,8 @@ def _owners(
             edgecolor="white",
             linewidth=0.6,
         )
-    step = max(1, len(rows) // 32)
-    axis.set_yticks(range(0, len(rows), step))
-    axis.set_yticklabels([_short(f"{t}/{p}", most_letters) for t, p in rows[::step]], fontsize=8)
+    axis.set_yticks(range(len(rows)))
+    axis.set_yticklabels([_short(f"{t}/{p}", most_letters) for t, p in rows], fontsize=8)
     axis.set_ylim(len(rows) - 0.5, -0.5)
 
 
