@@ -116,8 +116,8 @@ def replay_one(
 def replay(
     histories: DataFrame, assignors: Mapping[str, Assignor] | Sequence[Assignor]
 ) -> DataFrame:
-    """Replay every history with every assignor: a row for each generation, with the fields of
-    `Step`.
+    """Replay every history with every assignor: a row for each group, assignor and generation, with
+    the fields of `Step`.
 
     The assignors are pickled: the executors must have the modules of your own ones.
     """
@@ -156,7 +156,8 @@ def histories(events: DataFrame) -> DataFrame:
     """Return the memberships by generation of the recorded classic consumer groups.
 
     The records do not have the partition counts of topics: the highest partition that the group was
-    assigned or committed counts as the last one. Generations without members are left out.
+    assigned or committed counts as the last one. Generations without members are left out, and
+    groups of which no partition is known.
     """
     recorded = events.where("record = 'GroupMetadata' AND generation.protocol_type = 'consumer'")
     memberships = recorded.where("size(members) > 0").selectExpr(

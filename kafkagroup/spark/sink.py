@@ -1,5 +1,5 @@
 """Write rows to topics, at least once: if Spark repeats a task, its rows are written again. Within
-a task the idempotent producer writes each row once.
+a task an idempotent producer, the default, writes each row once.
 
 The columns are `value`, and optionally `key`, `topic`, `partition`, `timestamp` and `headers`, in
 any order; strings are written as UTF-8. A record goes to its `partition`; without one, to the

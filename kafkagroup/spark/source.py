@@ -72,8 +72,8 @@ def register(spark: SparkSession) -> None:
 
 
 def _has_streams() -> bool:
-    """Whether PySpark has what a stream needs, limits of batches for sources in Python. PySpark 4.1
-    has not."""
+    """Whether PySpark has what a stream needs: limits of batches for sources in Python. PySpark 4.1
+    lacks them."""
     return find_spec("pyspark.sql.streaming.datasource") is not None
 
 
