@@ -17,7 +17,6 @@ from kafkagroup.errors import (
     ClusterChangedError,
     ErrorCode,
     RemoteProtocolError,
-    TransportError,
     broker_error,
 )
 from kafkagroup.runtime.offsets.group_offsets import answered_partitions, committed_offset
@@ -73,6 +72,9 @@ class Logs(Session):
         self._had_no_topics = False
         """Whether the last look-up found no topic. Only the first such look-up logs a warning."""
         self._replicas = NearestReplicas()
+        self._unanswered_groups: set[str] = set()
+        """The groups with a commit that got no response, which the coordinator may still
+        execute."""
         is_committed_only = options.isolation == "read_committed"
         self._isolation_level = READ_COMMITTED if is_committed_only else READ_UNCOMMITTED
 
@@ -407,7 +409,8 @@ class Logs(Session):
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         timeout: float | None = None,
     ) -> None:
-        """Commit offsets without membership.
+        """Commit offsets without membership; twice after a commit that got no response, whose
+        offsets could replace these.
 
         Raises: BrokerError; UNKNOWN_MEMBER_ID if the group has members.
         """
@@ -416,16 +419,13 @@ class Logs(Session):
     async def _commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        is_response_lost = False
-
         async def commit() -> None:
-            nonlocal is_response_lost
             async with self._cluster.coordinator(group) as broker:
-                try:
-                    response = await commit_offsets(broker, group, -1, "", offsets)
-                except (TransportError, RemoteProtocolError):
-                    is_response_lost = True
-                    raise
+                is_unanswered = group in self._unanswered_groups
+                self._unanswered_groups.add(group)  # also if the timeout cancels the request
+                response = await commit_offsets(broker, group, -1, "", offsets)
+                if not is_unanswered:
+                    self._unanswered_groups.discard(group)
                 for topic in response.topics:
                     for p in topic.partitions:
                         if p.error_code:
@@ -438,9 +438,10 @@ class Logs(Session):
                             )
 
         await self._retry(commit)
-        if is_response_lost:
-            # As `GroupOffsets` does: the coordinator may have executed the attempt that got no
-            # response after the one that succeeded.
+        if group in self._unanswered_groups:
+            # As `GroupOffsets` does: the coordinator may have executed an earlier request, perhaps
+            # with lower offsets, after this one.
+            self._unanswered_groups.discard(group)
             await self._retry(commit)
 
 
