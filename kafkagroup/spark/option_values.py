@@ -110,8 +110,8 @@ def count(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Parse a number of bytes. 0, which Kafka's clients accept, becomes 1, which has the same
-    effect: one record in a batch, or one batch in a fetch."""
+    """Parse a number of bytes. 0, which Kafka's clients accept, becomes 1: a batch then has one
+    record, and a fetch returns one batch."""
     return max(1, _whole(text, 0, MAX_INT64))
 
 
