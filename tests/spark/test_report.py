@@ -85,6 +85,14 @@ def test_a_group_that_is_gone_says_since_when() -> None:
     assert "billing consumer gone since 2026-01-01 12:00:07 2 1,234" in text
 
 
+def test_without_groups_there_is_no_time_of_the_run() -> None:
+    """The page of a filter that no group matched was "As of 1970-01-01"."""
+    text = words(render(Facts(None, (), ())))
+    assert text.startswith(
+        " Groups All times in UTC. Rebalances are counted since the log of groups can be read"
+    )
+
+
 def test_ended_groups_are_folded_behind_the_living_ones() -> None:
     """On a cluster with 142 groups, 99 that had ended filled the report, and hid the others."""
     ended = [

@@ -123,8 +123,8 @@ class Group:
 class Facts:
     """All data of the report."""
 
-    made_at: datetime
-    """The time of the run; all times are UTC."""
+    made_at: datetime | None
+    """The time of the run, None without groups; all times are UTC."""
     stuck: Sequence[Stuck]
     groups: Sequence[Group]
     """Living groups first, and in each part the worst first. Only the first `MAX_SECTIONS` of them
@@ -192,7 +192,7 @@ def gather(tables: Tables, groups: Sequence[str] = (), exclude: Sequence[str] = 
         for name in (row["group_id"],)
     ]
     stuck = _stuck(evaluation.join(chosen.select("group_id", "is_ended"), "group_id"))
-    made_at = max((row["evaluated_at"] for row in health), default=datetime(1970, 1, 1))
+    made_at = max((row["evaluated_at"] for row in health), default=None)
     return Facts(made_at, stuck, shown, chosen.count() - len(shown))
 
 

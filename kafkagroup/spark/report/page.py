@@ -73,11 +73,12 @@ def render(facts: Facts) -> str:
         "Rebalances are counted since the log of groups can be read without a gap;"
         " generations without members do not count."
     )
+    times = "All times" if facts.made_at is None else f"As of {_time(facts.made_at)}, all times"
     living = [group for group in facts.groups if not group.is_ended]
     ended = [group for group in facts.groups if group.is_ended]
     body = [
         "<h1>Groups</h1>",
-        f'<p class="note">As of {_time(facts.made_at)}, all times in UTC. {note}</p>',
+        f'<p class="note">{times} in UTC. {note}</p>',
         f"<p>{_counts('living', living)}. {_counts('ended', ended)}.</p>",
     ]
     if facts.others:
@@ -108,16 +109,16 @@ def _counts(state: str, groups: Sequence[Group]) -> str:
 
 
 def _part(
-    heading: str, groups: Sequence[Group], stuck: Sequence[Stuck], until: datetime
+    heading: str, groups: Sequence[Group], stuck: Sequence[Stuck], until: datetime | None
 ) -> Iterator[str]:
     """Yield the HTML of the living or of the ended groups. `until`: the end of the plots' bars that
-    have not ended."""
+    have not ended; None without groups."""
     yield f"<{heading}>Stuck partitions</{heading}>"
     yield _stuck(stuck) if stuck else "<p>None.</p>"
     yield f"<{heading}>Health</{heading}>"
     yield _health(groups) if groups else "<p>None.</p>"
     for group in groups:
-        if group.lag or group.rebalances or group.bars:
+        if until is not None and (group.lag or group.rebalances or group.bars):
             yield _group(heading, group, until)
 
 

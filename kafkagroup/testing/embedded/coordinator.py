@@ -294,7 +294,8 @@ class ClassicCoordinator:
         self._timers.schedule(("join", group.group_id), at, lambda now: self._complete(group, now))
 
     def _complete(self, group: ClassicGroup, now: float) -> None:
-        """Complete the join phase: remove the dynamic members that have not rejoined."""
+        """Complete the join phase: remove the dynamic members that have not rejoined, and answer
+        the others. If only static members are left, and none has rejoined, wait again."""
         self._timers.cancel(("join", group.group_id))
         for member in tuple(group.members.values()):
             if member.awaiting_join is None and member.instance_id is None:
