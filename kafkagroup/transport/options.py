@@ -132,10 +132,13 @@ def _parse_server(entry: str) -> Address:
     else:
         host, _, port = entry.partition(":")
         is_valid = ":" not in port
-    if not (is_valid and host and (port or "9092").isdecimal() and 0 < int(port or 9092) < 65536):
+    port = port or "9092"
+    # Python refuses to convert thousands of digits.
+    is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    if not (is_valid and host and is_port):
         _, at_sign, address = entry.rpartition("@")  # before it, a URL may have a password
         shown = f"...@{address}" if at_sign else entry
         raise ConfigurationError(
             f"bootstrap_servers has {shown!r}; expected host:port, or [ipv6-address]:port"
         )
-    return host, int(port or 9092)
+    return host, int(port)
