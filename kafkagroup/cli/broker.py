@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+from contextlib import AsyncExitStack
 
 import anyio
 import click
@@ -97,16 +98,17 @@ def command(
 
 async def _serve(kafka: EmbeddedKafka, topics: dict[str, int], as_json: bool) -> None:
     addresses = kafka.bootstrap_servers  # as requested; port 0 changes when the broker listens
-    with open_signal_receiver() as signals:
+    async with AsyncExitStack() as stack:
+        signals = stack.enter_context(open_signal_receiver())
         try:
-            async with kafka:
-                servers = kafka.bootstrap_servers
-                value = json.dumps({"bootstrap_servers": servers, "topics": topics})
-                # Unlike print, this flushes: a script may wait for the line on a pipe.
-                click.echo(value if as_json else servers)
-                await anext(signals)
+            await stack.enter_async_context(kafka)
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
             advice = "; give another --port, or 0 for any free one" if taken else ""
             why = error.strerror or str(error)
             raise KafkaGroupError(f"cannot listen on {addresses}: {why}{advice}") from error
+        servers = kafka.bootstrap_servers
+        value = json.dumps({"bootstrap_servers": servers, "topics": topics})
+        # Unlike print, this flushes: a script may wait for the line on a pipe.
+        click.echo(value if as_json else servers)
+        await anext(signals)

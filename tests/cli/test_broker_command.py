@@ -53,6 +53,15 @@ def test_a_port_in_use_is_an_error() -> None:
     )
 
 
+def test_a_reader_that_has_closed_the_pipe_is_no_failure() -> None:
+    """It was reported as an address on which the broker could not listen."""
+    with running("broker", "--port", "0") as process:
+        process.stdout.close()
+        process.stdout = None
+        assert process.communicate(timeout=TIMEOUT) == (None, b"")
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
