@@ -159,6 +159,7 @@ async def test_a_pattern_without_matching_topics_joins(bootstrap, name):
         ("^order$", False),
         ("(?i)ORDER", True),
         ("(?x)ord  # those", True),
+        ("(?i)(?x)ORD  # those", True),
         (re.compile("ORDER", re.IGNORECASE), True),
     ],
 )

@@ -12,8 +12,8 @@ from kafkagroup import Admin, GroupMetrics, OffsetAndMetadata, Security, TopicPa
 
 __all__ = ["KafkaClient", "SubscriptionState"]
 
-
-_FLAGS = re.compile(r"^\(\?[aimsux]+\)")
+_FLAGS = re.compile(r"^(?:\(\?[aimsux]+\))+")
+"""The global flags at the start of a pattern, such as `(?i)`."""
 
 
 class _Options(TypedDict):
