@@ -427,6 +427,21 @@ async def test_committed_offsets_are_refreshed_once_after_each_rebalance():
             assert one._subscription.committed == {TopicPartition("t", 0): OffsetAndMetadata(1)}
 
 
+@TRIO_IS_LONG
+async def test_a_failed_refresh_of_the_committed_offsets_is_repeated():
+    tp = TopicPartition("t", 0)
+    with EmbeddedKafka({"t": 1}) as near:
+        near.produce("t", ["a"])
+        async with coordinator_of(near.bootstrap_servers, "t", **NEVER) as one:
+            await take(one, 1)
+            await one.commit_offsets_sync({tp: OffsetAndMetadata(1)})
+            near.fail(OffsetFetchRequest, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION"):
+                await one.refresh_committed_offsets_if_needed()
+            await one.refresh_committed_offsets_if_needed()
+            assert one._subscription.committed == {tp: OffsetAndMetadata(1)}
+
+
 # ---------------------------------------------------------------- metrics and configuration
 
 

@@ -473,6 +473,11 @@ class ConsumerCoordinator(BaseCoordinator):
     async def refresh_committed_offsets_if_needed(self) -> None:
         """After a rebalance, read the committed offsets into `subscription.committed`."""
         if self._subscription.needs_fetch_committed_offsets:
+            # Before the request: a rebalance meanwhile sets it again.
             self._subscription.needs_fetch_committed_offsets = False
             assigned = self._subscription.assigned_partitions()
-            self._subscription.committed = await self.fetch_committed_offsets(assigned)
+            try:
+                self._subscription.committed = await self.fetch_committed_offsets(assigned)
+            except BaseException:
+                self._subscription.needs_fetch_committed_offsets = True
+                raise
