@@ -10,6 +10,7 @@ from kafkagroup import Admin, Consumer, OffsetAndMetadata, TopicPartition
 from kafkagroup.assign import range_assignor, roundrobin_assignor
 from kafkagroup.compat.kafka_python import (
     ConsumerCoordinator,
+    Future,
     KafkaClient,
     Metrics,
     SubscriptionState,
@@ -393,6 +394,25 @@ async def test_an_error_in_a_commit_callback_is_logged(bootstrap, name, fill):
         offsets = {TopicPartition(name, 0): OffsetAndMetadata(1)}
         for _ in range(2):
             assert await one.commit_offsets_async(offsets, callback) is True
+
+
+async def test_an_error_in_a_callback_of_the_future_does_not_end_the_commit(
+    bootstrap, name, fill, monkeypatch
+):
+    """With `error_on_callbacks` it was raised in the task of the commit: the future was completed a
+    second time, and the callback of the commit was not called."""
+    await fill(1, 3)
+    monkeypatch.setattr(Future, "error_on_callbacks", True)
+    calls = []
+    async with coordinator_of(bootstrap, name, **NEVER) as one:
+        await take(one, 1)
+        offsets = {TopicPartition(name, 0): OffsetAndMetadata(1)}
+        future = one.commit_offsets_async(offsets, lambda *call: calls.append(call))
+        future.add_callback(lambda value: 1 / 0)
+        with anyio.fail_after(20):
+            assert await future is True
+        await until(lambda: calls)
+    assert calls == [(offsets, True)]
 
 
 @TRIO_IS_LONG

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -416,15 +417,20 @@ class ConsumerCoordinator(BaseCoordinator):
         send = self._prepare_commit(offsets)
 
         async def commit() -> None:
+            failure: Exception | None = ClosedError("closed before the commit was answered")
             try:
                 await before.wait()
                 await send()
-                future.success(True)
+                failure = None
             except Exception as error:
-                future.failure(error)
-            finally:
-                if not future.is_done:  # this task is cancelled
-                    future.failure(ClosedError("closed before the commit was answered"))
+                failure = error
+            finally:  # also if this task is cancelled
+                # The error of a callback of the future is logged, and must not end this task.
+                with suppress(Exception):
+                    if failure is None:
+                        future.success(True)
+                    else:
+                        future.failure(failure)
             try:
                 on_done(offsets, future.exception or True)
             except USER_ERRORS:

@@ -21,7 +21,8 @@ class Future:
     """The result of a commit. Awaiting it raises its error."""
 
     error_on_callbacks: ClassVar[bool] = False
-    """Whether the error of a callback is raised where the future is completed, besides the log."""
+    """Whether `success` and `failure` raise the error of a callback, besides the log. The commits
+    of this library only log it."""
 
     def __init__(self) -> None:
         self.is_done = False
