@@ -203,13 +203,17 @@ def _repeat(run_once: Callable[[], None], every: float) -> None:
 
 
 def _guarded(run_once: Callable[[], None]) -> None:
-    """Call `run_once`. Raises: KafkaGroupError, also for an error of Spark, with its cause."""
+    """Call `run_once`. Raises: KafkaGroupError, also for an error of Spark, with its cause, and for
+    a file that this process cannot write."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         run_once()
     except (Py4JError, PySparkException, OSError) as error:
+        # Without a file name, an OSError is of the connection to the JVM.
+        if isinstance(error, OSError) and error.filename is not None:
+            raise KafkaGroupError(f"{error.filename}: {error.strerror}") from error
         raise KafkaGroupError(f"Spark failed: {cause_of(str(error))}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Any
 
@@ -88,6 +89,14 @@ def test_a_failed_run_is_one_line_with_the_cause(monkeypatch: pytest.MonkeyPatch
     assert result.output == (
         "kafkagroup: Spark failed: DataLossError: a/0 is to be read at 3, but has 5 to 9\n"
     )
+
+
+def test_a_file_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was reported as a failure of Spark."""
+    Runs(monkeypatch, PermissionError(errno.EACCES, "Permission denied", "loads.json"))
+    result = CliRunner().invoke(app, LEAST)
+    assert result.exit_code == 1
+    assert result.output == "kafkagroup: loads.json: Permission denied\n"
 
 
 def test_with_every_a_failed_run_is_reported_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
