@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 def default_file() -> Path:
     """Return the path of the file that is read by default."""
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(home).expanduser() / "kafkagroup.toml"
+    return _expanded(home) / "kafkagroup.toml"
 
 
 def load_profile(file: str | None, name: str | None) -> tuple[Path, list[Setting]]:
@@ -53,7 +53,7 @@ def load_profile(file: str | None, name: str | None) -> tuple[Path, list[Setting
 
     Raises: ConfigurationError.
     """
-    path = default_file() if file is None else Path(file).expanduser()
+    path = default_file() if file is None else _expanded(file)
     if file is None and not path.exists():
         if name is not None:
             raise ConfigurationError(f"there is no profile {name!r}: {path} does not exist")
@@ -72,6 +72,14 @@ def load_profile(file: str | None, name: str | None) -> tuple[Path, list[Setting
 def others_can_read(path: Path) -> bool:
     """Whether users other than the owner may read the file, on systems with file modes."""
     return os.name == "posix" and bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
+
+
+def _expanded(path: str) -> Path:
+    """Return the path with `~` replaced, if the home directory is known."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # as for a user of a container who has no name and no HOME
+        return Path(path)
 
 
 def _read(path: Path) -> dict[str, object]:

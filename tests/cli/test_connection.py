@@ -258,3 +258,17 @@ def test_a_missing_profile_is_refused(profiles: Path) -> None:
     assert one_line(PROFILE="x") == f"{profiles} has no profile 'x'; it has production"
     profiles.unlink()
     assert one_line("--profile", "x") == f"there is no profile 'x': {profiles} does not exist"
+
+
+def test_a_home_directory_that_is_not_known_is_no_traceback(
+    nothing_configured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container the user may have no entry in the list of users, and HOME may not be set."""
+    assert one_line("--config", "~no-such-user/x") == "~no-such-user/x: No such file or directory"
+
+    def expanduser(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", expanduser)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert connection().bootstrap_servers == "localhost:9092"
