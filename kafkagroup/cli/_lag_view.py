@@ -36,8 +36,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def total(lags: Lags) -> tuple[int, float | None]:
-    """Return the sum of the lags in offsets, and the highest lag in seconds; unknown lags are left
-    out."""
+    """Return the sum of the lags in offsets, and the highest lag in seconds, None if none is known.
+    Unknown lags are left out."""
     seconds = [lag.seconds for lag in lags.values() if lag.seconds is not None]
     return sum(lag.lag or 0 for lag in lags.values()), max(seconds, default=None)
 
@@ -98,7 +98,7 @@ def cells(partition: PartitionLag) -> tuple[object, ...]:
 
 
 def rounded(seconds: float | None) -> str | None:
-    """Round to the millisecond, the unit of record timestamps."""
+    """Return seconds as text, to the millisecond, which is the unit of record timestamps."""
     return None if seconds is None else f"{seconds:.3f}"
 
 

@@ -141,7 +141,7 @@ def _name(member: MemberPlan) -> str:
 
 
 def value_of(plan: Plan) -> dict[str, object]:
-    """Return a plan as a JSON value: enums by value, partitions as topic -> numbers."""
+    """Return a plan as a JSON value: enums by value, sets of partitions as topic -> numbers."""
     return {
         "assignor": plan.assignor,
         "cooperative": plan.cooperative,

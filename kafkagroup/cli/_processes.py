@@ -45,7 +45,8 @@ def send(process: Process, number: signal.Signals) -> None:
 
 
 def kill(process: Process) -> None:
-    """End the process at once; on POSIX its child processes as well, even if it has ended."""
+    """End the process at once; on POSIX also its child processes, even if it has ended before
+    them."""
     with suppress(ProcessLookupError):
         if sys.platform == "win32":
             process.kill()

@@ -1,4 +1,5 @@
-"""Records as lines of JSON: `produce --json` reads what `consume --json` prints.
+"""Records as lines of JSON: `produce --json` reads what `consume --json` prints. It only refuses
+timestamps below -1, which brokers should not store.
 
 Bytes that are valid UTF-8 are strings, others {"base64": "..."}; a null key or value is null. In
 the name of a header, each byte that is not UTF-8 is a code point from U+DC80 to U+DCFF. Pure.

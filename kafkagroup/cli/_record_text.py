@@ -29,7 +29,7 @@ def _time(record: Record) -> str:
     if record.timestamp == NO_TIMESTAMP:
         return "null"
     if record.timestamp < 0:
-        return str(record.timestamp)  # brokers store any number
+        return str(record.timestamp)  # no time, but brokers store any number
     try:
         at = datetime.fromtimestamp(record.timestamp / 1000, UTC)
     except (OverflowError, OSError, ValueError):
@@ -51,14 +51,14 @@ FIELDS: Mapping[str, Callable[[Record], str]] = {
     ),
 }
 """Field -> the function that returns its text. `timestamp` is in milliseconds since the epoch, -1
-for none. `time` is the timestamp in ISO 8601, "null" for none; a number that is no time stays a
-number."""
+for none. `time` is the timestamp in ISO 8601, "null" for none; a number below -1, or after the year
+9999, stays a number."""
 
 
 def formatter(form: str, *, for_terminal: bool) -> Callable[[Record], str]:
     """Return the function that formats records, for a format such as "{offset} {value}\\n".
 
-    For a terminal, control characters are escaped. Raises: ConfigurationError.
+    For a terminal, control characters in the fields are escaped. Raises: ConfigurationError.
     """
     try:
         parts = [

@@ -17,8 +17,8 @@ __all__ = ["Selection", "selecting"]
 
 @attrs.frozen
 class Selection:
-    """Topics, or some partitions of one topic. Without topics it contains every partition; a
-    command then says to which ones it applies."""
+    """Topics, or some partitions of one topic. Without topics, every partition is selected of those
+    that the command is about."""
 
     topics: tuple[str, ...]
     partitions: tuple[int, ...]
@@ -34,8 +34,8 @@ class Selection:
         return not self.partitions or tp.partition in self.partitions
 
     async def resolve(self, admin: Admin) -> list[TopicPartition]:
-        """Return the selected partitions; given numbers are not checked. Raises: BrokerError for a
-        topic that does not exist, if no numbers are given."""
+        """Return the selected partitions; there must be topics. Given numbers are not checked.
+        Raises: BrokerError for a topic that does not exist, if no numbers are given."""
         if self.partitions:
             return [TopicPartition(self.topics[0], number) for number in self.partitions]
         return [*await admin.partitions(self.topics)]

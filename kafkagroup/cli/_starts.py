@@ -33,15 +33,15 @@ class Start:
         return self.offset is not None or self.at is not None
 
     async def seek(self, consumer: Consumer) -> None:
-        """Seek in all assigned partitions; an offset outside of a log is replaced by the log's
-        nearest end, and reported."""
+        """Seek in all assigned partitions. An offset outside of a log is replaced by the log's
+        nearest end; one that the user has given is then reported."""
         assigned = consumer.assignment()
         first = await consumer.beginning_offsets(assigned)
         end = await consumer.end_offsets(assigned)
         for tp, wanted in sorted((await self._wanted(consumer, first, end)).items()):
             offset = min(max(wanted, first[tp]), end[tp])
-            # Only an offset that the user has given is reported, not one that is computed from -N,
-            # though it may be -N again in an empty log.
+            # `0 <=`: an offset that is computed from -N is not reported. In a log that ends at 0 it
+            # is -N again, as the option.
             if offset != wanted and 0 <= wanted == self.offset:
                 print_message(
                     f"warning: {tp} has the offsets {first[tp]} to {end[tp]}, not {wanted}:"

@@ -43,7 +43,7 @@ class SuggestingGroup(click.Group):
         if name in _OTHER_NAMES and ctx.parent is None:  # the program, not a group in it
             return [*_OTHER_NAMES[name]]
         known = self.list_commands(ctx)
-        # A part of a command's name, such as "delete", or a name with it, such as "list-groups".
+        # "delete" is a part of the name of a command; "list-groups" has such a name as its part.
         parts = [one for one in known if name in one.split("-") or one in name.split("-")]
         close = get_close_matches(name, known, n=2, cutoff=0.7)
         return parts or close or get_close_matches(name, known, n=1)

@@ -40,7 +40,7 @@ def in_shell_words(text: str) -> str:
         value = value.lower() if value in ("True", "False") else value.strip("\"'")
         return f"{flags[name]}={value}"
 
-    # Without "_" a name may be a common word.
+    # Names without "_" stay as they are: they may be common words.
     names = "|".join(name for name in flags if "_" in name)
     # " in security" after a name is dropped: a command line has no such object. A quoted name is
     # not an option, but for example a topic of the user.

@@ -19,7 +19,7 @@ __all__ = ["command"]
 
 _MAX_NODES = 100
 _MAX_PARTITIONS = 10_000
-"""Partitions of one topic: each has a log in the memory of this process."""
+"""Most partitions of one topic: each has a log in the memory of this process."""
 _TOPIC = re.compile(r"([a-zA-Z0-9._-]{1,249})(?::([1-9][0-9]{0,4}))?")
 
 
@@ -97,7 +97,7 @@ def command(
 
 
 async def _serve(kafka: EmbeddedKafka, topics: dict[str, int], as_json: bool) -> None:
-    addresses = kafka.bootstrap_servers  # as requested; port 0 changes when the broker listens
+    addresses = kafka.bootstrap_servers  # as requested: a port 0 is replaced at the start
     async with AsyncExitStack() as stack:
         signals = stack.enter_context(open_signal_receiver())
         try:

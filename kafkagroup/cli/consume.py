@@ -157,7 +157,7 @@ def command(
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} exclude each other; give one")
     start = Start(offset if tail is None else -tail, at)
-    # --from-beginning is possible in a group: it only replaces a committed offset that is missing.
+    # --from-beginning is possible in a group: it only applies where no offset is committed.
     if start.is_given and group is not None:
         raise click.UsageError(
             f"{given[0]} is without --group: `reset-offsets` moves a group, while it has no members"
@@ -261,7 +261,7 @@ class _Printer:
             click.echo(f"kafkagroup: warning: {error}", err=True)
 
     async def _wait_for_signal(self, signals: AsyncIterator[signal.Signals]) -> None:
-        """Wait for a signal, and then for the write in progress."""
+        """Wait for a signal, and then, for `_WRITE_GRACE` at most, for the write in progress."""
         await anext(signals)
         if self._is_writing:
             # Records that are printed and not committed would be printed again by the next owner.

@@ -76,9 +76,9 @@ def command(
 
     The environment of COMMAND has KAFKAGROUP_ELECTION, the group, and KAFKAGROUP_FENCING_TOKEN, a
     number that is higher than that of every former leader: storage can use it to reject their
-    writes. COMMAND keeps running when other members join or leave. When the lease ends, COMMAND and
-    all processes that it has started get SIGTERM, and after --grace seconds SIGKILL, before another
-    leader can be elected. The program then waits for its next election.
+    writes. COMMAND keeps running when other members join or leave. Before the lease ends, COMMAND
+    and its child processes get SIGTERM, and after --grace seconds SIGKILL, so that they have ended
+    when another leader is elected. The program then waits for its next election.
 
     When COMMAND ends, the program ends with its exit code (128 plus the signal's number after a
     signal; 127 if the command does not exist), and another leader is elected. Signals are passed on

@@ -46,7 +46,12 @@ _Sample = tuple[dict[str, Lags], list[str], dict[str, str]]
     help="Repeat until Ctrl-C, every second by default. A terminal shows a live table, with the"
     " highest lags first; otherwise each sample of a group is one line.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line each.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON; with --watch, one line for each sample of a group.",
+)
 @connected
 def command(groups: Groups, every: float | None, as_json: bool, connection: Connection) -> None:
     """Show the lag of each partition in offsets, and in seconds: the age of the first record that

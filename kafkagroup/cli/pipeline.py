@@ -62,7 +62,7 @@ def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Leave groups with such an id out of the report, as console-consumer-*; repeatable.",
     )
     @click.option("--json", "as_json", is_flag=True, help="Print the path of the report as JSON.")
-    # Only carries the options.
+    # The options above need a function to decorate.
     @functools.wraps(command)
     def with_tables(*args: Any, **options: Any) -> Any:
         return command(*args, **options)

@@ -18,7 +18,7 @@ from kafkagroup.cli._view import console, print_json
 __all__ = ["command"]
 
 _MAX_NEWCOMERS = 10_000
-"""Far more members than a group has; an assignor takes longer for each."""
+"""Far more members than a group has; an assignor takes longer with each."""
 
 
 @click.command("plan", short_help="Show what an assignor would assign in a group.")

@@ -243,7 +243,7 @@ class _Writer:
                 code = await first(*functions)
         except NotWrittenError:
             pass  # `_settle` finds the line, and the error to raise names it
-        # The close has waited for the lines in flight. Those that were written count, too.
+        # The close has waited for the lines in flight.
         await self._settle()
         return code
 
@@ -257,7 +257,8 @@ class _Writer:
         raise AssertionError("ticks never end")
 
     async def _copy_stdin(self) -> int:
-        """Write all lines, up to the first one that fails; return the exit code."""
+        """Write all lines, up to the first one that fails, whose error is then in `_failure`.
+        Return the exit code without a failure, 0."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read)
             await self._confirm()
@@ -330,7 +331,8 @@ class _Writer:
 
     async def _settle(self) -> None:
         """Count the written and the unknown lines among those that were in flight when the command
-        ended. The producer is closed, so that this does not wait."""
+        ended, unless a line has failed: then no counts are printed. The producer is closed, so that
+        this does not wait."""
         if self._failure is not None:
             return
         written = 0

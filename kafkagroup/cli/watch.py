@@ -41,7 +41,7 @@ def command(group: str, every: float, as_json: bool, connection: Connection) -> 
 async def _watch(group: str, every: float, as_json: bool, connection: Connection) -> None:
     async with Admin(**connection.options(Admin)) as admin:
         known = await _describe(admin, group)
-        _print(group, known, known, as_json)  # without a change, the state is printed
+        _print(group, known, known, as_json)  # two equal descriptions: prints the state
         async for _ in ticks(every):
             try:
                 now = await _describe(admin, group)

@@ -23,8 +23,9 @@ async def wait_for_assignment(consumer: Consumer, timeout: float, option: str) -
         await consumer.wait_assignment()
     if not scope.cancelled_caught:
         return
-    # That it has not joined is known: find any other problem.
+    # It is known that the consumer has not joined: `inf` leaves this out, and finds other problems.
     health = consumer.health(joining_after=math.inf)
-    cause = "its other members may not have released their partitions" if health else str(health)
+    is_well = health.healthy
+    cause = "its other members may not have released their partitions" if is_well else str(health)
     await consumer.stop(commit=False)
     raise JoinFailedError(f"{consumer!r}: the group assigned nothing within {option}; {cause}")

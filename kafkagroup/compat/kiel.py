@@ -67,8 +67,8 @@ _NO_POLL_LIMIT_MS = 2**31 - 1
 """Milliseconds: kiel does not limit the time between two calls of the application."""
 
 _CONNECT_TIMEOUT_MS = 300_000
-"""Milliseconds: the rebalance timeout of the main API, for which the other members may process what
-they have before they release partitions."""
+"""Milliseconds for which `connect` waits by default: as long as the main API's rebalance timeout,
+in which the other members may process what they have before they release partitions."""
 
 _RETRY_PAUSE = 0.1
 """Seconds before a request is repeated because a handler of a subclass has asked for it."""
@@ -251,7 +251,8 @@ class GroupedConsumer(TaskOwner):
                     self._positions[tp] = wanted
 
     def _offset(self, tp: TopicPartition) -> OffsetAndMetadata:
-        """Return a partition's entry in `offsets`; with the leader epoch, if it was read there."""
+        """Return a partition's entry in `offsets`, with the leader epoch if the consumer has read
+        up to it."""
         offset, position = self.offsets[tp.topic][tp.partition], self._positions.get(tp)
         if position is not None and position.offset == offset:
             return position

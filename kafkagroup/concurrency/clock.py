@@ -70,7 +70,7 @@ class LeaseClock:
 
     def in_loop_time(self, moment: float) -> float:
         """Return when a moment of this clock is, or was, on the loop's clock, by what is known now:
-        each suspend from now until that moment brings it closer."""
+        each suspend from now until that moment makes the loop's time of it earlier."""
         # The loop's clock first: if the system is suspended between the two, that counts.
         return moment + (self.loop_now() - self.now())
 
@@ -122,7 +122,7 @@ def _is_real_time() -> bool:
         import trio
 
         clock = trio.lowlevel.current_clock()
-        # To virtual time that stands still, no sleep would ever be enough.
+        # A `MockClock` whose time stands still answers with a sleep of years.
         return 0.0 <= clock.deadline_to_sleep_time(clock.current_time() + 1.0) <= 1.0
     if not isinstance(type(loop).time, FunctionType):
         return True  # uvloop's, which rounds and caches it

@@ -19,7 +19,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 SLICE_SIZE = 1_000
-"""The number of partitions that are processed before other tasks run: some milliseconds' work."""
+"""Most partitions that are processed before other tasks run: some milliseconds' work."""
 
 
 def are_many(items: Collection[object]) -> bool:
@@ -70,7 +70,7 @@ class Slices(Generic[T]):
         self._is_done = False
 
     def do_one(self) -> None:
-        """Do the next slice. Raises: what the work raises."""
+        """Do the next slice; there must be one. Raises: what the work raises."""
         try:
             next(self._work)
         except StopIteration as end:

@@ -1,6 +1,6 @@
 """The acknowledgement policy: when what was delivered counts as processed.
 
-No other module takes a poll of the application for an acknowledgement. This file is compiled, with
+Only here does a poll of the application count as an acknowledgement. This file is compiled, with
 the types in `acknowledgement.pxd`, where a compiler is available.
 """
 

@@ -37,8 +37,8 @@ class Commit:
     topic_id: UUID
     """The topic that it was requested for; NO_ID if the id was not known."""
     is_automatic: bool = False
-    """Whether it commits what is processed, with automatic commits: a repetition commits more if
-    more is processed by then."""
+    """Whether it commits what is processed, in a consumer with auto-commit: a retry then sends
+    `newest`, not `offset`."""
 
     @property
     def tp(self) -> TopicPartition:

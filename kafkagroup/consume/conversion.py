@@ -29,7 +29,7 @@ class Outcome(Enum):
     """Why there is no record to deliver."""
 
     SKIPPED = "skipped"
-    """Its deserializer failed, and the record is skipped."""
+    """A deserializer of the record failed, and the record is skipped."""
     SUSPENDS = "suspends"
     """Something must be awaited: `later` has to convert the record."""
 

@@ -37,8 +37,8 @@ SUSPENDS = Outcome.SUSPENDS
 
 @public
 class Batch(KeyValueGeneric[K_co, V_co]):
-    """Consecutive records of one partition, to be processed together: frozen, and compared by its
-    records.
+    """Consecutive records of one partition, to be processed together: frozen, and compared by
+    topic, partition and records.
 
     ```python
     async for batch in consumer.batches():
@@ -251,8 +251,8 @@ class Delivery:
         self.on_room()
 
     def relocate(self, tp: TopicPartition, offset: int) -> None:
-        """Continue at `offset` after a truncation or a reset. Records in flight stay in flight
-        until the application polls again."""
+        """Continue at `offset` after a truncation or a reset. Records in flight below it stay in
+        flight until the application polls again, unless they are of a deleted topic."""
         owned = self.owned[tp]
         self._stop_delivering(owned)
         owned.relocate(offset)

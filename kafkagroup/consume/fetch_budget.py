@@ -29,7 +29,7 @@ class FetchBudget:
         """The most bytes that the requests in flight may return."""
 
     def long_poll_size(self, *, buffered: int, unread: int, lanes: int) -> int:
-        """Return how many bytes a long poll may ask for; 0 while enough are unread.
+        """Return how many bytes a long poll may ask for; 0 without room, or if enough are unread.
 
         `lanes` is how many long polls can be in flight. `unread` is the part of the `buffered`
         bytes that can be delivered: the bytes of paused partitions take room, but the application

@@ -48,7 +48,8 @@ class NewPartitions:
         """The number of responses that lacked a topic since one described it; 0 if the topic was
         only denied."""
         self._old: dict[str, Described] = {}
-        """Each topic's latest id, and how many of its partitions are not new."""
+        """Each topic's id, as first described or as last found to be new, and how many of its
+        partitions are not new."""
 
     def subscribe(self, topics: frozenset[str], pattern: re.Pattern[str] | None) -> bool:
         """Follow these topics and those that the pattern matches; return whether responses may be

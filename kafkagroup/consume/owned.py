@@ -205,8 +205,8 @@ class OwnedPartition(Progress):
 
     def relocate(self, offset: int) -> None:
         """Continue at `offset` after a truncation or a reset, in the same topic unless `note_topic`
-        follows. Records in flight are not processed yet, unless they are of a deleted topic: their
-        offsets mean nothing in its successor."""
+        follows. Deliveries that began below `offset` stay in flight. Those of a deleted topic are
+        dropped: their offsets mean nothing in its successor."""
         is_of_deleted_topic = self.is_of_deleted_topic
         topic_id, evidence = self.topic_id, self.topic_evidence
         self._prepare_start(offset)

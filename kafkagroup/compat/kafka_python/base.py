@@ -45,14 +45,14 @@ class _GroupClient(Protocol):
 
 
 class HeartbeatTask:
-    """The heartbeats of a coordinator; they start with the first join."""
+    """The heartbeats of the member of a `BaseCoordinator`; they start with the first join."""
 
     def __init__(self, coordinator: BaseCoordinator) -> None:
         self._coordinator = coordinator
 
     async def disable(self) -> None:
-        """Stop the heartbeats without leaving the group: the coordinator removes the member when
-        its session expires. The next `ensure_active_group` joins as a new member."""
+        """Stop the member without leaving the group: the broker removes it when its session
+        expires. The next `ensure_active_group` joins as a new member."""
         await self._coordinator._end(leave_group=False)
 
     def reset(self) -> None:
@@ -90,7 +90,8 @@ class BaseCoordinator(TaskOwner):
         self.config = {**self.DEFAULT_CONFIG, **configs}
         self.group_id = self.config["group_id"]
         self.generation = -1
-        """The id of the last generation that was joined; -1 before a join, and after `close`."""
+        """The id of the last generation that was joined; -1 before a join, and after the membership
+        has ended by `close` or an error."""
         self.member_id = ""
         self.rejoining = False
         """Whether `_on_join_prepare` was called for a join that has not succeeded yet."""
@@ -168,8 +169,8 @@ class BaseCoordinator(TaskOwner):
         return self._coordinator is None
 
     async def ensure_coordinator_known(self) -> None:
-        """Find the coordinator if it is unknown. Raises: the same as `Admin.find_coordinator`,
-        after a minute."""
+        """Find the coordinator if it is unknown. Raises: the same as `Admin.find_coordinator`, with
+        its default timeout."""
         if self.coordinator_unknown():
             async with self._client.admin() as admin:
                 self._coordinator = await admin.find_coordinator(self.group_id)
@@ -286,7 +287,7 @@ def has_failed(health: Health) -> bool:
 
 
 async def awaited(result: Any) -> None:
-    """Await what a function of the application returned, if it is a coroutine function."""
+    """Await what a function of the application returned, if that is awaitable."""
     if inspect.isawaitable(result):
         await result
 

@@ -56,7 +56,8 @@ class SubscriptionState:
         self.subscription: set[str] | None = None
         """The subscribed topics; with a pattern, those that match, once the group was joined."""
         self.needs_partition_assignment = False
-        """Whether the subscription has changed since the last assignment."""
+        """Whether the next `ensure_active_group` joins: the subscription has changed, or
+        `mark_for_reassignment` was called."""
         self.subscribed_pattern: re.Pattern[str] | None = None
         self.listener: Any = None
         """The rebalance listener: its `on_partitions_revoked` and `on_partitions_assigned` are

@@ -107,7 +107,8 @@ class AutoCommitTask:
 
 
 class ConsumerCoordinator(BaseCoordinator):
-    """Membership of a consumer group, and the group's offsets.
+    """Membership of a consumer group, and the group's offsets. Its `current` is always None, and
+    its `rejoining` False: the consumer rejoins by itself.
 
     ```python
     await coordinator.ensure_active_group()
@@ -155,8 +156,8 @@ class ConsumerCoordinator(BaseCoordinator):
         self._hook_errors: list[Exception] = []
         """The errors of hooks, which `ensure_active_group` raises."""
         self.consumer = self._create_consumer()
-        """The consumer of the main API: iterate over it. It is another one after `close`, and
-        after an error that ended the membership."""
+        """The consumer of the main API: iterate over it. It is another one after `close`,
+        `heartbeat_task.disable`, and an error that ended the membership."""
         interval = self.config["auto_commit_interval_ms"] / 1000
         is_auto_commit = self.config["enable_auto_commit"] and self.group_id is not None
         self._auto_commit_task = AutoCommitTask(self, interval) if is_auto_commit else None
@@ -232,9 +233,9 @@ class ConsumerCoordinator(BaseCoordinator):
         )
 
     async def ensure_active_group(self) -> None:
-        """Join if necessary, and wait for the assignment.
+        """Join if necessary, and wait for the assignment; or follow a changed manual assignment.
 
-        Raises: the error that ended the membership, or that a hook of the subclass has let out.
+        Raises: the error that ended the membership, or that a hook of the subclass has raised.
         The next call tries again.
         """
         await self._ensure_assigned_by_user()
@@ -266,8 +267,8 @@ class ConsumerCoordinator(BaseCoordinator):
         if not is_rebalancing:
             is_first, self._subscribed = self._subscribed is None, wanted
             if is_first:
-                # kafka-python prepares before every join. The main API calls nothing before the
-                # first.
+                # kafka-python calls `_on_join_prepare` before every join. The main API has no
+                # callback before the first one.
                 await self._prepare(())
             self._is_assigned = False
             await self.consumer.subscribe(*wanted.topics, pattern=wanted.pattern)
@@ -321,9 +322,10 @@ class ConsumerCoordinator(BaseCoordinator):
         return subscriber.assigned_by_assignor(protocol, given)
 
     def _on_join_prepare(self, generation: int, member_id: str) -> Awaitable[None]:
-        """Clean up after this generation: here, call the listener about what is revoked; the
-        records are committed already. A subclass may have a coroutine function that awaits this, or
-        a plain function that calls it: then the listener is called afterwards."""
+        """Clean up after this generation: here, call the listener about what is revoked or lost.
+        With auto-commit, the processed records of revoked partitions are committed already. A
+        subclass may have a coroutine function that awaits this, or a plain function that calls it:
+        then the listener is called afterwards."""
         return self._step("on_partitions_revoked", self._revoking)
 
     def _on_join_complete(

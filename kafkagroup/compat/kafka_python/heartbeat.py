@@ -60,7 +60,8 @@ class Heartbeat:
             found = self._observed()
             self.last_send = max(self.last_send, now - found.last_heartbeat_seconds_ago)
             if found.session_seconds_left > 0:
-                # The session ends one timeout after the last acknowledged heartbeat.
+                # The session ends one timeout after the last acknowledged heartbeat was sent. So
+                # this is when it was sent, a little before its response.
                 received_at = now + found.session_seconds_left - self.timeout
                 self.last_receive = max(self.last_receive, received_at)
         return now

@@ -45,7 +45,8 @@ Offsets = dict[int, int]
 PostRebalanceCallback = Callable[
     [Any, Offsets, Offsets], Awaitable[Mapping[int, int] | None] | Mapping[int, int] | None
 ]
-"""Called with the consumer, and its held offsets before and after the rebalance."""
+"""Called with the consumer, and its held offsets before and after the rebalance. Returns those to
+change, by partition id: consumption continues after them. None changes none."""
 
 _NEVER_MS = 2**31 - 1
 """The longest interval, in milliseconds. In effect: no periodic commit and, as in pykafka, no limit

@@ -39,7 +39,8 @@ class GroupMembershipProtocol(NamedTuple):
     protocol_name: bytes
     """The name by which members agree on the protocol."""
     metadata: bytes
-    """The metadata sent to the leader; b"" sends the subscription to the consumer's topic."""
+    """The metadata that `Broker.join_group` sends to the leader; b"" sends the subscription to the
+    topic. A consumer ignores this, and always sends its subscription."""
     decide_partitions: DecidePartitions
     """Called with the ids of all participants, the partitions by id, and the id of one participant;
     returns that participant's partitions."""

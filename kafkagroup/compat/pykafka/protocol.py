@@ -57,7 +57,7 @@ class Message(NamedTuple):
     partition_id: int = -1
     offset: int = -1
     timestamp: int = -1
-    """Milliseconds since the epoch."""
+    """Milliseconds since the epoch, or -1 for none."""
 
     @classmethod
     def of(cls, record: Record) -> Message:
@@ -137,7 +137,8 @@ class ProduceRequest:
     messages: dict[TopicPartition, list[NewRecord]] = attrs.field(factory=dict)
 
     def add_message(self, message: Message, topic_name: str | bytes, partition_id: int) -> None:
-        """Add a message for a partition. Raises: ConfigurationError for an invalid timestamp."""
+        """Add a message for a partition. A key or value that is not bytes is encoded as `str` shows
+        it. Raises: ConfigurationError for an invalid timestamp."""
         check_timestamp(message.timestamp)
         key, value = _bytes(message.partition_key), _bytes(message.value)
         record = NewRecord(key, value, message.timestamp)
