@@ -149,9 +149,11 @@ class TaskOwner(ABC):
             await self._start_tasks()
         except BaseException:
             # On asyncio, what was started before the failure runs in tasks of its own: stop it.
-            with anyio.CancelScope(shield=True):
-                await self._stop_tasks()
-            await self._tasks.leave()
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._stop_tasks()
+            finally:
+                await self._tasks.leave()
             raise
         return self
 
