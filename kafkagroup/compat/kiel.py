@@ -109,7 +109,7 @@ class GroupedConsumer(TaskOwner):
         min_bytes: int = 1,
         max_bytes: int = 1024 * 1024,
         *,
-        topics: Sequence[str] = (),
+        topics: str | Sequence[str] = (),
         security: Security | None = None,
         connect_timeout_ms: int = _CONNECT_TIMEOUT_MS,
     ) -> None:
@@ -144,7 +144,7 @@ class GroupedConsumer(TaskOwner):
         super().__init__()
         with renamed(_NAMES):
             self._consumer = Consumer(
-                *topics,
+                *([topics] if isinstance(topics, str) and topics else topics),
                 membership=_zookeeper(zk_hosts, group),
                 pattern=None if topics else ".*",
                 bootstrap_servers=brokers,

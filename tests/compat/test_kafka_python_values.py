@@ -216,6 +216,8 @@ def test_subscriptions():
     assert state.assigned_partitions() == set()
     state.subscribe(["a", "b"])
     assert (state.subscription, state.partitions_auto_assigned()) == ({"a", "b"}, True)
+    state.subscribe("orders")
+    assert state.subscription == {"orders"}
     state.subscribe(pattern="a.*", listener=(listener := object()))
     assert (state.subscribed_pattern.pattern, state.listener) == ("a.*", listener)
     by_hand = SubscriptionState()

@@ -331,6 +331,12 @@ async def test_what_was_processed_before_a_partition_is_released_is_committed(
         tasks.cancel_scope.cancel()
 
 
+def test_one_topic_may_be_a_string():
+    """Its letters counted as topics."""
+    consumer = GroupedConsumer(["localhost:9092"], "g", "", topics="orders")
+    assert consumer._consumer._subscription == {"orders"}
+
+
 def test_naive_allocator():
     assert naive_allocator is the_main_apis
     partitions = ["a:0", "a:1", "b:0", "b:1", "b:10"]

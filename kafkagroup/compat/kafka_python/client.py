@@ -72,11 +72,12 @@ class SubscriptionState:
         """Returns the metrics of the coordinator's consumer."""
 
     def subscribe(
-        self, topics: Iterable[str] = (), pattern: str | None = None, listener: Any = None
+        self, topics: str | Iterable[str] = (), pattern: str | None = None, listener: Any = None
     ) -> None:
-        """Subscribe to these topics, or to those whose name matches from its start (`re.match`),
-        instead of the earlier ones. The next `ensure_active_group` joins with them."""
-        self.subscription = set(topics)
+        """Subscribe to these topics, or one, or, with `pattern`, to those whose name matches from
+        its start (`re.match`), instead of the earlier ones. The next `ensure_active_group` joins
+        with them."""
+        self.subscription = {topics} if isinstance(topics, str) else set(topics)
         self.subscribed_pattern = None if pattern is None else re.compile(pattern)
         self.listener = listener
         self.needs_partition_assignment = True
