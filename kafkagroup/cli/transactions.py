@@ -244,7 +244,7 @@ def abort_command(
 
 
 def _split(results: _ByPartition[T]) -> tuple[dict[TopicPartition, tuple[T, ...]], dict[str, str]]:
-    """Split results by partition into values and errors."""
+    """Split the results of partitions into values and errors."""
     return (
         {tp: one for tp, one in results.items() if not isinstance(one, KafkaGroupError)},
         {str(tp): str(one) for tp, one in results.items() if isinstance(one, KafkaGroupError)},

@@ -372,7 +372,7 @@ class GroupedConsumer(TaskOwner):
 
     def handle_offset_commit_response(self, response: KafkaGroupError | None) -> tuple[bool, bool]:
         """Called with the result of a commit: None, or its error. Returns whether to retry, and
-        whether with a blank note: here False, as the main API has already done both."""
+        whether with a blank note: here neither, as the main API has already done both."""
         if response is not None:
             logger.error("group %s: %s", self.group_name, response)
         return (False, False)

@@ -60,7 +60,7 @@ class LeaseClock:
 
     @property
     def system_id(self) -> int | None:
-        """The id of this clock for the system's clock_gettime; None if it is another clock."""
+        """The id of this clock for the system's clock_gettime; None if it is not read by that."""
         if sys.platform == "win32":
             return None  # it has no clock_gettime
         now = self.now

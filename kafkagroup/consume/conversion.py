@@ -73,7 +73,8 @@ class Conversion:
         return Conversion(key_deserializer, value_deserializer, on_error)
 
     def now(self, record: Record) -> Record | Outcome:
-        """Convert a record in place, if nothing must be awaited; else the record is unchanged.
+        """Convert a record in place and return it, or the record that the error handler returned
+        instead; or an `Outcome`. If something must be awaited, the record is unchanged.
 
         Raises: DeserializationError; what the error handler raised; ConfigurationError if it
         returned something other than a record or None.
@@ -105,9 +106,9 @@ class Conversion:
         return record
 
     async def later(self, record: Record) -> Record | Outcome:
-        """Convert a record in place, and await its deserializers and the error handler.
+        """Do as `now`, and await the deserializers and the error handler. Never returns SUSPENDS.
 
-        Never returns SUSPENDS. Raises: as `now`.
+        Raises: as `now`.
         """
         part = "key"
         key: Any = record.key

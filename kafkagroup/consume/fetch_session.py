@@ -103,8 +103,8 @@ class FetchSession:
 
     def on_response(self, session_id: int, error_code: int) -> None:
         """Process the session id and the error code of a fetch response."""
-        first = self._epoch == _FIRST_EPOCH
-        if error_code or session_id == _NO_SESSION or not (first or session_id == self._id):
+        is_new = self._epoch == _FIRST_EPOCH
+        if error_code or session_id == _NO_SESSION or not (is_new or session_id == self._id):
             # The broker lost the session, or has no room for one: send a full request next.
             self.reset()
             if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND or not error_code:

@@ -3,8 +3,8 @@
 All records of a new partition are younger than the subscription, so that a reset policy such as
 `latest` would lose some. Only metadata responses since the subscription prove that a partition is
 new: its topic had fewer partitions in the first response that described the topic; or the topic was
-absent from two responses, since one broker may lag behind; or it had another id. A response with
-another error for the topic proves nothing.
+absent from two responses, since one broker may lag behind; or the topic had another id before. A
+response with another error for the topic proves nothing.
 
 A single response is enough to know a topic's partition count, although its broker may lag behind:
 the partitions that it lacks were then added moments before, and a few records too many are better

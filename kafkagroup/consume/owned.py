@@ -131,7 +131,7 @@ class OwnedPartition(Progress):
     # The `Committer`, and look-ups of committed offsets, set these.
     acknowledged: OffsetAndMetadata | None = None
     """The last committed offset that the coordinator acknowledged or reported; None for none, and
-    while it may have stored a later commit of another offset."""
+    while the coordinator may have stored a later commit of another offset."""
     renewed_at: float = -math.inf
     """When the coordinator acknowledged or reported it, or its renewal was last tried, on the
     loop's clock; -inf if it must be renewed at once."""
@@ -139,7 +139,7 @@ class OwnedPartition(Progress):
     """When the coordinator reported it, on the loop's clock; -inf if it has acknowledged it."""
     stored: int = UNKNOWN
     """The committed offset as the last look-up found it, which another client may have moved;
-    UNKNOWN if there was none since `acknowledged`."""
+    UNKNOWN if no look-up has followed `acknowledged`."""
     floor: int = UNKNOWN
     """The lowest position since the assignment began: a commit below it would undo those of other
     members. UNKNOWN before there is a position."""
@@ -287,8 +287,9 @@ class OwnedPartition(Progress):
             self.proven_topic_id, self.proven_epoch = topic_id, -1
 
     def note_refused(self, topic_id: UUID) -> None:
-        """Note that the leader refuses a topic id. It does not count while nothing was read under
-        this id: a broker with old metadata may have reported it for a topic that exists."""
+        """Note that the leader refuses a topic id. The refusal does not count while nothing was
+        read under this id: a broker with old metadata may have reported the id of a deleted topic
+        for one that exists."""
         if self.topic_id == topic_id != NO_ID and self.topic_evidence is not TopicEvidence.NONE:
             self.topic_evidence = TopicEvidence.REFUSED
 

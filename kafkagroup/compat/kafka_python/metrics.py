@@ -89,10 +89,10 @@ class GroupCoordinatorMetrics:
                 lambda: observed().heartbeat.maximum * 1000,
             ),
             ("heartbeat-rate", "Heartbeats a second", lambda: observed().heartbeat.rate),
-            ("join-time-avg", "The mean of joins", lambda: observed().join.average * 1000),
+            ("join-time-avg", "The mean time of joins", lambda: observed().join.average * 1000),
             ("join-time-max", "The longest join", lambda: observed().join.maximum * 1000),
             ("join-rate", "Joins a second", lambda: observed().join.rate),
-            ("sync-time-avg", "The mean of syncs", lambda: observed().sync.average * 1000),
+            ("sync-time-avg", "The mean time of syncs", lambda: observed().sync.average * 1000),
             ("sync-time-max", "The longest sync", lambda: observed().sync.maximum * 1000),
             ("sync-rate", "Syncs a second", lambda: observed().sync.rate),
             (
@@ -138,7 +138,7 @@ class ConsumerCoordinatorMetrics:
         for name, what, measure in (
             (
                 "commit-latency-avg",
-                "The mean of commits",
+                "The mean time of commits",
                 lambda: observed().commit.average * 1000,
             ),
             ("commit-latency-max", "The longest commit", lambda: observed().commit.maximum * 1000),

@@ -204,7 +204,7 @@ class Broker(TaskOwner):
         await self._connected_broker.connect_offsets_channel()
 
     async def close(self) -> None:
-        """Close every connection, also one that `connect` is opening. `connect` may open them
+        """Close every connection, also one that `connect` is opening. `connect` can open them
         again."""
         if self._connection is None and self._connecting.locked():
             # `connect` is opening a connection: wait until there is one to close.
