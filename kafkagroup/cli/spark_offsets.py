@@ -51,10 +51,10 @@ def _last_offsets(checkpoint: str) -> str:
         return _read_by_spark(checkpoint)
     folder = Path(unquote(url.path) if url.scheme == "file" else checkpoint)
     log = folder / "commits"  # it has a file for each batch that has ended, named by its number
-    numbers = [int(p.name) for p in log.iterdir() if p.name.isdecimal()] if log.is_dir() else []
-    if not numbers:
-        raise _without_batch(checkpoint)
     try:
+        numbers = [int(p.name) for p in log.iterdir() if p.name.isdecimal()] if log.is_dir() else []
+        if not numbers:
+            raise _without_batch(checkpoint)
         return (folder / "offsets" / str(max(numbers))).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the offsets of {checkpoint} cannot be read: {error}") from error

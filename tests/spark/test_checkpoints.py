@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,23 @@ def test_the_last_batch_that_has_ended_is_printed(checkpoint: Path) -> None:
     assert run(checkpoint) == (0, f"{SPARKS_OWN}\n{ours}\n", "source 0:\nsource 2:\n")
     assert run(checkpoint, "--source", "2") == (0, f"{ours}\n", "")
     assert run(checkpoint.as_uri(), "--source", "0", "--json") == (0, f"{SPARKS_OWN}\n", "")
+
+
+def test_a_checkpoint_that_this_user_may_not_read_is_named(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a traceback."""
+
+    def iterdir(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    code, printed, message = run(checkpoint)
+    assert (code, printed) == (2, "")
+    assert message == (
+        f"kafkagroup: the offsets of {checkpoint} cannot be read: [Errno 13] Permission denied:"
+        f" '{checkpoint / 'commits'}'\n"
+    )
 
 
 def test_a_checkpoint_without_the_offsets_of_its_last_batch_is_named(checkpoint: Path) -> None:
