@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from kafkagroup.cli.pipeline import session
+from kafkagroup.cli.pipeline import cause_of, session
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.spark.checkpoints import positions_of_sources
 
@@ -62,6 +62,9 @@ def _last_offsets(checkpoint: str) -> str:
 
 def _read_by_spark(checkpoint: str) -> str:
     spark = session()
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     from kafkagroup.spark.files import last_number, read_text
 
     try:
@@ -69,6 +72,10 @@ def _read_by_spark(checkpoint: str) -> str:
         if last is None:
             raise _without_batch(checkpoint)
         return read_text(spark, f"{checkpoint}/offsets/{last}")
+    except (Py4JError, PySparkException) as error:
+        # A Py4JJavaError has the error of the JVM, and itself only says which call failed.
+        cause = cause_of(str(getattr(error, "java_exception", error)))
+        raise ConfigurationError(f"the offsets of {checkpoint} cannot be read: {cause}") from error
     finally:
         spark.stop()
 

@@ -90,6 +90,27 @@ def test_a_checkpoint_that_this_user_may_not_read_is_named(
     )
 
 
+def test_a_url_that_spark_cannot_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a traceback of the JVM."""
+    protocol = pytest.importorskip("py4j.protocol")
+    files = pytest.importorskip("kafkagroup.spark.files")
+
+    class Session:
+        def stop(self) -> None: ...
+
+    cause = 'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "abc"'
+
+    def last_number(spark: Session, folder: str) -> None:
+        error = protocol.Py4JError("An error occurred while calling o1.getFileSystem.\n")
+        error.java_exception = cause
+        raise error
+
+    monkeypatch.setattr("kafkagroup.cli.spark_offsets.session", Session)
+    monkeypatch.setattr(files, "last_number", last_number)
+    message = f"kafkagroup: the offsets of abc://x/y cannot be read: {cause}\n"
+    assert run("abc://x/y") == (2, "", message)
+
+
 def test_a_checkpoint_without_the_offsets_of_its_last_batch_is_named(checkpoint: Path) -> None:
     (checkpoint / "offsets" / "10").unlink()
     code, _, message = run(checkpoint)
