@@ -370,6 +370,8 @@ def test_a_pattern_goes_to_the_server_with_its_flags() -> None:
     patterns = (re.compile("a.*"), re.compile("a.*", re.IGNORECASE | re.DOTALL))
     assert [server_pattern(p) for p in patterns] == ["a.*", "(?is)a.*"]
     assert server_pattern(re.compile("(?iu)a.*")) == "(?i)a.*"
+    assert server_pattern(re.compile("(?i)(?u)a.*")) == "(?i)a.*"
+    assert server_pattern(re.compile(" # all\n(?u) a.*", re.VERBOSE)) == "a.*"
 
 
 VERBOSE = r"""

@@ -72,15 +72,14 @@ def server_pattern(pattern: re.Pattern[str]) -> str:
     """Return the pattern in the coordinator's syntax (RE2J), where flags are part of the text."""
     letters = "".join(letter for flag, letter in _FLAGS if pattern.flags & flag)
     text = pattern.pattern
-    if (inline := _INLINE_FLAGS.match(text)) is not None:
-        text = text[inline.end() :]
     if pattern.flags & re.VERBOSE:
         text = _without_layout(text)
+    text = _INLINE_FLAGS.sub("", text)
     return f"(?{letters}){text}" if letters else text
 
 
-_INLINE_FLAGS = re.compile(r"\s*\(\?[aiLmsux]+\)")
-"""Flags at the beginning of a pattern, of which RE2J does not have all."""
+_INLINE_FLAGS = re.compile(r"\A(?:\(\?[aiLmsux]+\))+")
+"""Flags at the beginning of a pattern. `pattern.flags` has them, too, and RE2J has only some."""
 
 _LAYOUT = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\s+|#[^\n]*", re.DOTALL)
 """Group 1: what `re.VERBOSE` keeps, an escaped character or a set. Otherwise: what it ignores,
