@@ -1,7 +1,8 @@
 """`Consumer`: an async iterator over the records of the partitions assigned to it.
 
 The public interface is here; the tasks are in `runtime`. A record counts as processed when the next
-one is requested, so a commit never runs ahead of the application. A cancelled await loses nothing:
+one is requested, so an auto-commit never runs ahead of the application; `commit()` counts it, too.
+A cancelled await loses nothing:
 the record is taken synchronously, after the last point where the call can be cancelled.
 """
 
@@ -403,8 +404,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         Waits up to `timeout` seconds (`math.inf`: without a limit) for the first record, also while
         a thread decompresses it. The records of the previous call now count as processed. Without
-        any subscription or assignment the result is empty; repeated calls for 10 s without either
-        log a warning.
+        any subscription or assignment the result is empty, and repeated calls for 10 s without
+        either log a warning; with `math.inf` such a call raises ConfigurationError.
 
         If the consumer is closed meanwhile, the result is empty: a loop `while not consumer.closed`
         ends. A call after that raises ClosedError.
@@ -492,9 +493,10 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     ) -> None:
         """Replace the subscription by these topics, or by those whose whole name matches a pattern.
 
-        A pattern is matched again at each refresh of metadata (`metadata_max_age_ms`). In a group
-        this causes a rebalance. Raises: IllegalStateError after `assign`, and after `unsubscribe`
-        in the same rebalance callback; ConfigurationError without topics and pattern; ClosedError.
+        A pattern is matched again at each refresh of metadata (`metadata_max_age_ms`). In a group,
+        another subscription causes a rebalance.
+        Raises: IllegalStateError after `assign`, and after `unsubscribe` in the same rebalance
+        callback; ConfigurationError without topics and pattern; ClosedError.
         """
         self._check_origin()
         self._refuse_while_leaving("subscribe()")
@@ -678,14 +680,15 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         note: str = "",
     ) -> None:
         """Commit the offsets after the delivered records, the record or batch in flight included,
-        and the offsets of seeks; or the given offsets, each that of the next record to read. Sends
-        nothing where the group has acknowledged these offsets less than
-        `committed_offsets_max_age_ms` ago, unless their partitions are being revoked.
+        and the offsets of seeks; or the given offsets, each that of the next record to read.
+        Without arguments, an offset is not sent that the group has acknowledged less than
+        `committed_offsets_max_age_ms` ago, unless its partition is being revoked. Given offsets are
+        always sent.
 
         Given offsets belong to the assignment in which this is called: they are refused if their
-        partition is released before they are sent, and if they are below the lowest position of the
-        assignment (as those of a worker that began in an earlier one are). To rewind the group,
-        `seek`, then commit.
+        partition is released before they are sent, and, in a member, if they are below the lowest
+        position of the assignment (as those of a worker that began in an earlier one are). To
+        rewind the group, `seek`, then commit.
 
         `note` is stored as the metadata of offsets that have none of their own, for people who look
         at the group. A note that is too long for the broker is left out, and the offsets are
@@ -945,7 +948,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """Return the number of offsets between position and log end, by assigned partition.
 
         Requests the log ends now. Gaps left by compaction and transaction markers count. Never
-        negative. Waits for positions that are being looked up.
+        negative. Waits for positions that are being looked up; leaves out partitions that are
+        released meanwhile. Raises as `end_offsets` and `position`.
         """
         assigned = self.assignment()
         ends = await self.end_offsets(assigned)
@@ -1096,7 +1100,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
     def _on_fork(self) -> None:
         super()._on_fork()
-        # No record of the parent is delivered here, before the checks that find the fork.
+        # Not all deliveries are checked for a fork: without this, the child could deliver records
+        # that the parent has buffered.
         self._session.permit.end()
 
     def _crashed(self, error: Exception) -> None:

@@ -2,9 +2,9 @@
 
 A transaction has the records of several polls, which count as processed only when it is committed.
 It commits the offsets after them. If it is aborted, the consumer returns to the first record of
-each partition, which is noted here. The committed offsets would not do: they are older while the
-transaction before has not ended at its coordinator. The private methods of consumer and producer
-that are called here are not for applications.
+each partition, which is noted here. The committed offsets would not do: they are older as long as
+the previous transaction has not ended at its coordinator. The private methods of consumer and
+producer that are called here are not for applications.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ConsumingTransaction(
             if owned is None:
                 continue  # revoked since: its next owner has them
             if self._owned.get(tp, owned) is not owned:
-                # The partition was lost meanwhile, and has come back: so have the records.
+                # The partition was released and assigned again: its records come again.
                 self._records = [one for one in self._records if (one.topic, one.partition) != tp]
                 del self._owned[tp], self._starts[tp]
             self._owned.setdefault(tp, owned)
@@ -175,7 +175,7 @@ class ConsumingTransaction(
         """Begin, and return the records. `Transaction` returns itself: hence `ignore[override]`."""
         self._consumer._unsettled_transaction = None
         acknowledgement = self._consumer._delivery.acknowledgement
-        acknowledgement.is_held = True  # a poll in the block must not complete them either
+        acknowledgement.is_held = True  # nor may a poll in the block complete the records
         try:
             await super().__aenter__()
         except BaseException:
@@ -271,7 +271,7 @@ class ConsumingTransaction(
         """Return to the first record of each partition that is still assigned, so that all records
         are delivered again."""
         if not self._starts:
-            return  # what is in flight was polled before
+            return  # it has no records: those in flight were polled before it
         self._release()
         for tp, start in self._starts.items():
             if self._is_kept(tp) and not self._consumer.closed:

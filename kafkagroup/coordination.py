@@ -72,8 +72,8 @@ members, and the broker stores all assignments in one record of up to 1 MB by de
 100 members with a host name each."""
 
 MAX_SHARDS = 65_536
-"""The limit of a group's shards: all metadata, or all assignments, in which each shard is once, fit
-into that record."""
+"""The limit of a group's shards. Each shard is once in all metadata, and once in all assignments:
+either fits into the broker's record of up to 1 MB."""
 
 
 class MemberOptions(TypedDict, total=False):
@@ -169,9 +169,9 @@ def _read(kind: type[T], data: bytes) -> T:
 
 
 def _read_all(kind: type[T], members: Mapping[str, bytes]) -> dict[str, T]:
-    """Decode the members' metadata, without members whose metadata cannot be decoded: those run
+    """Decode the members' metadata. Leave out members whose metadata cannot be decoded: they run
     another program, and must not end the other members' memberships. They get an empty assignment,
-    and raise."""
+    for which they raise DecodeError."""
     decoded = {}
     for member_id, metadata in sorted(members.items()):
         try:
@@ -296,7 +296,8 @@ class _CoordinatedMember(Explained, ABC):
 
     @property
     def member_id(self) -> str:
-        """The member id that the coordinator gave to this member; "" before it has joined."""
+        """The member id that the coordinator gave to this member; "" before it has joined. Raises:
+        NotStartedError."""
         return self._member.member_id
 
     def metrics(self) -> GroupMetrics:

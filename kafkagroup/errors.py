@@ -8,8 +8,8 @@ KafkaGroupError
 │   │   └── NotStartedError                 it was never started
 │   └── NotAssignedError                    the partition is not (or no longer) assigned here
 ├── LocalProtocolError                      the request would break the protocol; not sent
-├── RemoteProtocolError                     the broker broke the protocol
-│   └── DecodeError                         the broker sent malformed bytes
+├── RemoteProtocolError                     a broker or another member broke the protocol
+│   └── DecodeError                         malformed bytes from a broker or another member
 │       ├── LimitExceededError              a size or count exceeds a limit; the limit is named
 │       └── CorruptRecordError              a damaged record batch: topic, partition, offset
 ├── UnsupportedVersionError                 no version of a request that both sides support
@@ -128,15 +128,17 @@ class LocalProtocolError(KafkaGroupError):
 
 
 class RemoteProtocolError(KafkaGroupError):
-    """The broker broke the protocol. The connection is closed, and its requests in flight fail."""
+    """A broker or another member of the group broke the protocol. If a response is malformed, its
+    connection is closed, and the requests in flight on it fail."""
 
 
 class DecodeError(RemoteProtocolError):
-    """The broker sent bytes that cannot be decoded."""
+    """Bytes of a broker, or of another member of the group, cannot be decoded."""
 
 
 class LimitExceededError(DecodeError):
-    """A size or count in a response exceeds a limit. The message names the limit and its option."""
+    """A size or count in a response exceeds a limit. The message names the limit, and its option if
+    it has one."""
 
 
 class CorruptRecordError(DecodeError):
@@ -210,8 +212,8 @@ class ConnectionLostError(TransportError):
 
 
 class RequestTimeoutError(TransportError):
-    """No response within the timeout. The connection is closed, because the broker answers its
-    requests in order."""
+    """A request got no response within its timeout, or a call took longer than its own. The
+    connection of such a request is closed: the broker answers the requests of one in order."""
 
 
 class NoBrokersAvailableError(TransportError):
@@ -551,17 +553,19 @@ class FencedError(KafkaGroupError):
 
 
 class JoinFailedError(KafkaGroupError):
-    """The member cannot join its group in ZooKeeper, which has members of another library. Fatal.
+    """The member cannot join its group in ZooKeeper, as the group has members of another library.
+    Fatal.
 
-    In `kafkagroup.compat` also a start that got no assignment in time, and joining that failed more
-    often in a row than `rebalance_max_retries` allows. The message has the last failure.
+    In `kafkagroup.compat` also raised if a start got no assignment in time, and if joining, or
+    claiming in ZooKeeper, failed more often in a row than allowed. The message has the last
+    failure.
     """
 
 
 @public
 class CommitFailedError(KafkaGroupError):
-    """Offsets were not committed: the member no longer owns the partitions, or the offsets are of
-    an earlier assignment.
+    """Offsets were not committed: the member no longer owns the partitions, the offsets are of an
+    earlier assignment, or the group is rebalancing.
 
     Their owner starts at the last committed offset, so no record is lost, but records after it are
     delivered again. The consumer can continue.
@@ -571,7 +575,7 @@ class CommitFailedError(KafkaGroupError):
         super().__init__(message)
         self.partitions = partitions
         """The partitions that this member does not own, or whose offsets are of an earlier
-        assignment, sorted; empty when the coordinator rejected the whole commit."""
+        assignment, sorted; empty when the whole commit was rejected, as in a rebalance."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.partitions)

@@ -106,7 +106,8 @@ class Rebalanced(GroupEvent):
     """The current generation; with KIP-848, the member epoch."""
     member_id: str
     is_leader: bool
-    """Whether this member computed the assignment; never with KIP-848."""
+    """Whether this member leads the generation; never with KIP-848. The leader computes the
+    assignment, unless it is a static member that came back (KIP-814)."""
     causes: tuple[RebalanceCause, ...]
     """At least one."""
     reason: str
@@ -145,7 +146,7 @@ class CoordinatorFound(GroupEvent):
 
 @frozen(kw_only=True)
 class GroupLeft(GroupEvent):
-    """The member left the group."""
+    """The membership has ended: the member left the group, or failed."""
 
     at: float
     reason: str
@@ -154,8 +155,9 @@ class GroupLeft(GroupEvent):
 
 @frozen(kw_only=True)
 class TroubleReported(GroupEvent):
-    """An operation has been retried without success for 10 s, or for 2 s when a topic cannot be
-    consumed. The client logs a warning at the same time."""
+    """An operation has been retried without success for 10 s, or for about 2 s when a topic cannot
+    be consumed. Reported at once: another cluster at the bootstrap addresses, and a nearest replica
+    that does not serve a partition. The client logs a warning at the same time."""
 
     at: float
     subject: str

@@ -266,7 +266,8 @@ class GroupMember(Service):
 
     @property
     def generation(self) -> Generation | None:
-        """The current generation, taken by iterating or not; None during a rebalance."""
+        """The current generation, taken by iterating or not; None during a rebalance, and after the
+        lease has expired."""
         return self._queue.ongoing
 
     async def wait_generation(self, after: Generation | None = None) -> Generation:
@@ -315,13 +316,14 @@ class GroupMember(Service):
 
     @property
     def member_id(self) -> str:
-        """The member id that the coordinator gave to this member; "" before it has joined."""
+        """The member id that the coordinator gave to this member; "" before it has joined. Raises:
+        NotStartedError."""
         return self._running_driver().member.member_id
 
     @property
     def generation_id(self) -> int:
         """The generation that this member joined last, also while it computes that generation's
-        assignments; -1 before it has joined."""
+        assignments; -1 before it has joined. Raises: NotStartedError."""
         return self._running_driver().member.generation_id
 
     @property
@@ -383,7 +385,7 @@ class GroupMember(Service):
     # ------------------------------------------------------------ requests to the group
 
     def rejoin(self, reason: str = "the application asked for it") -> None:
-        """Request a rebalance, and so a new generation."""
+        """Request a rebalance, and so a new generation. Raises: NotStartedError."""
         check_text("reason", reason)
         self._check_origin()
         self._rejoin(RebalanceCause.REQUESTED, reason)

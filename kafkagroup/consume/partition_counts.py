@@ -30,7 +30,10 @@ def encode_partition_counts(counts: Mapping[str, int]) -> bytes:
 
 
 def partition_counts_in(assignment: bytes) -> dict[str, int] | None:
-    """Return the partition counts in an assignment; None if it has none, or they are malformed."""
+    """Return the partition counts in an assignment; None if it has none, or they are malformed.
+
+    Raises: DecodeError if the assignment itself is malformed.
+    """
     data = assigned_user_data(assignment)
     if data is None or not data.startswith(_PREFIX):
         return None

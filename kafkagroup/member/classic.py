@@ -72,8 +72,8 @@ from kafkagroup.wire.messages.group import (
 __all__ = ["step"]
 
 _JOIN_GRACE = 5.0
-"""Seconds on top of the rebalance timeout before a JoinGroup or SyncGroup counts as unanswered (as
-Java)."""
+"""Seconds on top of the rebalance timeout before a JoinGroup or SyncGroup counts as unanswered.
+Java's for JoinGroup."""
 
 _INTERVAL_GROWTH = 0.25
 """The heartbeat interval grows to this fraction of the time since the last rebalance."""

@@ -53,7 +53,7 @@ class Phase(Enum):
 
 _ENDING_MOVES: Mapping[Phase, str] = {
     Phase.DEPARTING: "Leaving, or a fatal response; LeaveGroup follows",
-    Phase.LEFT: "Leaving, without a member id or without a need for LeaveGroup",
+    Phase.LEFT: "Leaving, or a later event; LeaveGroup is not needed, or there is no member id",
     Phase.FAILED: "Replied or SendFailed with an error that no retry can fix",
 }
 """The moves that end the membership of a member that owns nothing."""
@@ -67,7 +67,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         **_ENDING_MOVES,
         Phase.JOINING: "any event, once the coordinator is known and back-off has ended",
         Phase.REVOKING: "Leaving, while a cooperative member keeps the generation's assignment",
-        Phase.LOSING: "Replied or Leaving, while a cooperative member keeps an earlier one",
+        Phase.LOSING: "Leaving, Replied or SendFailed, while it keeps an assignment",
     },
     Phase.JOINING: {
         **_ENDING_MOVES,
@@ -75,8 +75,8 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.COMPUTING: "Replied to the leader",
         Phase.SYNCING: "Replied to another member, or to a static leader that came back",
         Phase.REVOKING: "Leaving, while a cooperative member keeps the generation's assignment",
-        Phase.LOSING: "Replied: fenced, unknown, or a missed generation; or Leaving; with an"
-        " assignment",
+        Phase.LOSING: "Replied: removed, missed a generation, or a fatal error; or Leaving; while"
+        " the member keeps an assignment",
     },
     Phase.COMPUTING: {
         **_ENDING_MOVES,
@@ -89,23 +89,24 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.UNJOINED: "Replied with a retriable error, or SendFailed",
         Phase.SYNCED: "Replied with the assignment, without a lease",
         Phase.STABLE: "Replied with the assignment, during the lease of earlier heartbeats",
-        Phase.LOSING: "Replied: fenced or unknown; or Leaving; while it keeps an assignment",
+        Phase.LOSING: "Replied: removed or a fatal error; or Leaving; while it keeps an assignment",
     },
     Phase.SYNCED: {
         **_ENDING_MOVES,
         Phase.UNJOINED: "Replied to a heartbeat: the group rebalances, or does not know the member",
         Phase.SYNCED: "Replied to a heartbeat that was sent a session timeout ago",
         Phase.STABLE: "Replied to a heartbeat, which begins the lease",
-        Phase.LOSING: "Replied: fenced or unknown; or Leaving; while it keeps an assignment",
+        Phase.LOSING: "Replied: removed or a fatal error; or Leaving; while it keeps an assignment",
     },
     Phase.STABLE: {
         Phase.REVOKING: "Replied to a heartbeat: the group rebalances; RejoinRequested; Leaving",
-        Phase.LOSING: "Replied: fenced or unknown; AssignFailed; Leaving as `lost`",
+        Phase.LOSING: "Replied: removed, or a fatal error; SendFailed of FindCoordinator with one;"
+        " AssignFailed; Leaving as `lost`",
     },
     Phase.REVOKING: {
         Phase.UNJOINED: "Revoked",
         Phase.REVOKING: "Revoked of a part, while leaving: the rest follows",
-        Phase.LOSING: "Replied to a heartbeat: fenced or unknown; AssignFailed; Leaving as `lost`",
+        Phase.LOSING: "as from STABLE",
         Phase.DEPARTING: "Revoked, while leaving; LeaveGroup follows",
         Phase.LEFT: "Revoked, while leaving; LeaveGroup is not needed",
     },
@@ -113,21 +114,23 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.UNJOINED: "Revoked",
         Phase.DEPARTING: "Revoked, while leaving; LeaveGroup follows",
         Phase.LEFT: "Revoked, while leaving; LeaveGroup is not needed",
-        Phase.FAILED: "SendFailed of FindCoordinator with an error that no retry can fix",
+        Phase.FAILED: "Replied to an earlier heartbeat: fenced; or SendFailed of FindCoordinator,"
+        " with a fatal error",
     },
     Phase.DEPARTING: {
         Phase.LEAVING: "any event, once the coordinator is known and back-off has ended",
         Phase.LEFT: "the time is over, or the coordinator cannot be looked up",
     },
     Phase.LEAVING: {
-        Phase.LEFT: "Replied; or the time is over",
+        Phase.LEFT: "Replied; SendFailed with a fatal error; or the time is over",
         Phase.DEPARTING: "Replied with a retriable error, or SendFailed",
     },
     Phase.LEFT: {},
     Phase.FAILED: {},
 }
 """Phase -> each phase that may follow -> the event that causes the move. Any other move is a bug,
-and raises."""
+and raises. "Removed": the coordinator has removed the member, or begun a generation without it. A
+fatal error is one that no retry can fix."""
 
 HEARTBEATING = frozenset((Phase.COMPUTING, Phase.SYNCED, Phase.STABLE, Phase.REVOKING))
 """Phases with heartbeats. A JoinGroup or SyncGroup in purgatory keeps the session alive, if the

@@ -74,7 +74,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.RELEASING: {
         Phase.UNJOINED: "Replied or SendFailed",
         Phase.DEPARTING: _ENDING_MOVES[Phase.DEPARTING],
-        Phase.FAILED: "SendFailed of FindCoordinator with an error that no retry can fix",
+        Phase.FAILED: "Replied: fenced; or SendFailed of FindCoordinator with a fatal error",
     },
     Phase.JOINING: {
         **_ENDING_MOVES,
@@ -83,12 +83,13 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     },
     Phase.MEMBER: {
         **_ENDING_MOVES,
-        Phase.UNJOINED: "Replied: fenced or unknown, before anything was assigned",
+        Phase.UNJOINED: "Replied: removed, before anything was assigned",
         Phase.REVOKING: "Leaving",
-        Phase.LOSING: "Replied: fenced or unknown; AssignFailed; Leaving as `lost`",
+        Phase.LOSING: "Replied: removed, or a fatal error; SendFailed of FindCoordinator with one;"
+        " AssignFailed; Leaving as `lost`",
     },
     Phase.REVOKING: {
-        Phase.LOSING: "Replied: fenced or unknown",
+        Phase.LOSING: "as from MEMBER, except for Leaving",
         Phase.DEPARTING: "Revoked; a heartbeat of epoch -1 or -2 follows",
         Phase.LEFT: "Revoked; no heartbeat is needed",
     },
@@ -101,7 +102,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.LEFT: "the time is over, or the coordinator cannot be looked up",
     },
     Phase.LEAVING: {
-        Phase.LEFT: "Replied; or the time is over",
+        Phase.LEFT: "Replied; SendFailed with a fatal error; or the time is over",
         Phase.DEPARTING: "Replied with a retriable error, or SendFailed",
         Phase.FAILED: "Replied: fenced by another process, while the application stays",
     },
@@ -109,7 +110,8 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.FAILED: {},
 }
 """Phase -> each phase that may follow -> the event that causes the move. Any other move is a bug,
-and raises."""
+and raises. "Removed": the coordinator has removed the member. A fatal error is one that no retry
+can fix."""
 
 HEARTBEATING = frozenset((Phase.MEMBER, Phase.REVOKING))
 """Phases in which the member sends heartbeats, and may commit."""
@@ -151,7 +153,7 @@ class Member(CoordinatedMember):
     owned: PartitionsByTopicId = field(factory=dict)
     """What the application owns, including what it is revoking."""
     next_owned: PartitionsByTopicId = field(factory=dict)
-    """What it will own after the current reconciliation."""
+    """What the application will own after the current reconciliation."""
     reconciliation_count: int = 0
     """How often the application has applied an assignment."""
     reconciling: int | None = None
@@ -178,7 +180,7 @@ class Member(CoordinatedMember):
     has_sent_pattern: bool = False
     """Whether the coordinator may know a pattern, which only an empty pattern unsets."""
     may_be_known: bool = False
-    """Whether the coordinator may count this member as one of the group, which holds its instance
+    """Whether the coordinator may count this client as a member, which then holds the instance
     id."""
     can_release: bool = True
     """Whether this member can release its instance id; False once a broker has only version 0 of

@@ -1,9 +1,9 @@
 """What the coordinator assigns to a member of a consumer group (KIP-848), by topic id.
 
 A response may assign 200,000 topics, and a step that did something for each of them would block the
-event loop. So a thread prepares a large response, and the step does only what has changed since: a
-`Target` keeps its topics with and without a name, and a `TargetChange` is compared with the target
-before.
+event loop. So a thread prepares a large response, and the step does only what has changed since. A
+`Target` keeps apart its topics with and without a name, and a `TargetChange` has the result of
+comparing a target with the previous one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class _Split:
 
 
 class Target(dict[UUID, tuple[int, ...]]):
-    """The partitions that the coordinator assigns: never changed, and equal to any such mapping."""
+    """The partitions that the coordinator assigns: never changed, and equal to a dict with the same
+    items."""
 
     __slots__ = ("_split",)
 

@@ -46,7 +46,7 @@ _LEAVE_FRACTION = 0.5
 must not use up all of it."""
 
 _MIN_ATTEMPT = 1.0
-"""Seconds that each attempt to leave gets at least."""
+"""The least seconds for an attempt to leave. `leave_by` may end it sooner."""
 
 _ATTEMPT_FRACTION = 1 / 3
 """The part of the time for a heartbeat that its first attempt may take: its connection may be
@@ -77,7 +77,7 @@ class CoordinatedMember:
     session_ends_at: float = 0.0
     """When the member invalidates the coordinator, unless it answers before."""
     retry_at: float = 0.0
-    """When back-off ends: no FindCoordinator and no join before."""
+    """When back-off ends: no FindCoordinator, join or leave before."""
     attempts: int = 0
     """Failures in a row, for back-off."""
     join_failures: int = 0
@@ -115,7 +115,8 @@ class CoordinatedMember:
 
     @property
     def was_accepted(self) -> bool:
-        """Whether the group has accepted this client as a member, now or before."""
+        """Whether the coordinator has acknowledged a heartbeat of this member, or an earlier member
+        of this client had an assignment."""
         return self.config.was_member or self.ownership.acknowledged_at > float("-inf")
 
     def awaits(self, token: int) -> bool:

@@ -29,7 +29,8 @@ thread, other threads read it at any time, so it is never changed in place.
     assigned, lease shortened   `limit`        the event `SessionEstablished`
     assigned, revoking          `revoke`       the effect `Revoke`
     assigned                    `keep`         the event `Revoked`, where only a part is released
-    not assigned                `release`      the event `Revoked`, or the effect `Lose`
+    not assigned                `release`      the event `Revoked`, the effect `Lose`, or an
+                                               `AssignUnits` without units
 
 Which partitions are assigned is known to each protocol alone: to a classic member an assignment is
 opaque bytes.

@@ -88,7 +88,7 @@ class GenerationInfo:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member computed the assignments."""
+        """Whether this member leads the generation."""
         return self.leader_id == self.member_id
 
 
@@ -220,13 +220,13 @@ class Leaving(BaseEvent):
     reason: str
     leave_group: bool | None = None
     """Whether to leave at the coordinator, which otherwise waits for the session to time out. None:
-    dynamic members do, static members do not (KIP-1092)."""
+    only a dynamic member does. True removes a static member, too (KIP-1092)."""
     lost: bool = False
     """Whether the partitions are lost, and nothing is committed: the application did not poll in
     time, or the client has adopted another cluster."""
     deadline: float = math.inf
-    """When the member stops trying to leave. The coordinator then removes it at the end of its
-    session."""
+    """When the member stops trying to leave, but after one attempt. The coordinator then removes it
+    at the end of its session."""
 
 
 ClassicEvent = (
@@ -291,7 +291,8 @@ class Revoke:
 
     token: int
     deadline: float
-    """When the coordinator stops waiting for this member, less a margin for joining."""
+    """When to stop waiting for records in flight. The rest of the rebalance timeout is for the
+    commit and the join."""
 
 
 @frozen(kw_only=True)

@@ -58,7 +58,8 @@ class Phase(Enum):
 _ENDING_MOVES: Mapping[Phase, str] = {
     Phase.LEAVING: "Leaving, or Revoked while leaving, while there is a session to close",
     Phase.LEFT: "Leaving, or Revoked while leaving, without a session",
-    Phase.FAILED: "RequestFailed, ComputeFailed, AssignFailed or SessionFailed",
+    Phase.FAILED: "RequestFailed, ComputeFailed, AssignFailed or SessionFailed; MembersRead: this"
+    " member is not admitted; or Claimed: refused too often",
 }
 """The moves that end a membership."""
 
@@ -196,9 +197,9 @@ class Member:
         return self.phase is Phase.MEMBER and self.target is not None
 
     def is_current(self, generation_id: int) -> bool:
-        """Return whether the assignment is fully applied. Its generation does not matter: the
-        application is not notified of a newer list of members that leaves the assignment as it
-        is."""
+        """Return whether the application was given the whole assignment. `generation_id` does not
+        matter: the application is not notified of a newer list of members that leaves the
+        assignment as it is."""
         return self.assigned_units == self.target
 
     @property
