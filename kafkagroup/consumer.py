@@ -524,7 +524,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         self._check_origin()
         self._subscription, self._pattern = frozenset(), None
         self._is_assigned_manually = False
-        if self._engine is not None:
+        if self._engine is None:
+            self._delivery.release(self._delivery.owned)
+        else:
             with self._changing(), self._session.caller_waits():
                 await self._engine.unsubscribe("the consumer unsubscribed")
 
@@ -544,6 +546,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         checked_topics({tp.topic for tp in wanted})  # raises for a name that no topic can have
         self._is_assigned_manually = True
         if self._engine is None:
+            self._delivery.release(self._delivery.owned.keys() - wanted)
             self._delivery.own(sorted(wanted))
         else:
             with self._changing(), self._until_stopped(), self._session.caller_waits():
