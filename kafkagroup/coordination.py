@@ -5,8 +5,8 @@ each member receives it as its assignment. A member's metadata has its last resu
 one changes as little as possible.
 
 Guarantee: two members never hold the same leadership or shard in their scopes. A new generation
-begins only when every member has released the old one, has missed a session timeout, or has overrun
-the rebalance timeout; a scope is cancelled before either passes.
+begins only when every member has released the old one, has missed a session timeout, or has taken
+three quarters of the rebalance timeout to release it; a scope is cancelled before.
 
 Not guaranteed: code that shields itself from cancellation or does not await, or a process that was
 frozen, may run for longer; after a suspend of the system, any code for 0.1 s. Against that, pass
@@ -436,8 +436,9 @@ class Leadership:
 
     @property
     def lease_expires_at(self) -> float:
-        """Until when no other member can be elected, on the loop's clock: one session timeout after
-        the last acknowledged heartbeat was sent. Each acknowledged heartbeat extends it."""
+        """Until when no other member can be elected, on the loop's clock, unless this one releases
+        the leadership: one session timeout after the last acknowledged heartbeat was sent. Each
+        acknowledged heartbeat extends it."""
         return self._generation.lease_expires_at
 
     @property
@@ -715,7 +716,8 @@ class Shards(_CoordinatedMember):
                 timeout; `None`: static members stay, the others leave. `True` removes a static
                 member, too (KIP-1092).
         """
-        if not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
+        is_whole = isinstance(shards, int) and not isinstance(shards, bool)
+        if not is_whole or not 1 <= shards <= MAX_SHARDS:
             raise ConfigurationError(
                 f"shards={shards!r} must be a whole number between 1 and {MAX_SHARDS}"
             )

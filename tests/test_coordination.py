@@ -203,6 +203,7 @@ def test_undecodable_metadata_raises_nothing_in_the_leader(data):
         (lambda: Shards("g", 4, bytes(MAX_VALUE_BYTES + 1)), "the limit is 1024"),
         (lambda: Shards("g", 0), "shards=0 must be a whole number between 1 and 65536"),
         (lambda: Shards("g", "6"), "shards='6' must be a whole number between 1 and 65536"),
+        (lambda: Shards("g", True), "shards=True must be a whole number between 1 and 65536"),
         (lambda: Shards("g", MAX_SHARDS + 1), "shards=65537 must be a whole number between"),
         (lambda: Shards("", 4), "group_id is empty"),
         (lambda: Shards("g", 4, group_instance_id=""), "group_instance_id is empty"),
