@@ -108,7 +108,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     `nursery.start(consumer.run)`. One task iterates at a time.
 
     Calls take topics by name, several as arguments or in a list. They take a partition as
-    `TopicPartition("orders", 0)` or `("orders", 0)`, and several as arguments or in an iterable.
+    `TopicPartition("orders", 0)` or `("orders", 0)`, and several in an iterable; `pause`, `resume`
+    and `seek_to_beginning` or `seek_to_end` take several arguments, too.
     """
 
     @takes_options(ConsumerOptions)
@@ -806,8 +807,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
             self._session.committer.group_offsets.invalidate_coordinator()
 
     def metrics(self) -> GroupMetrics:
-        """Return the heartbeats, joins, syncs, commits and rebalances of the last minute, and the
-        partitions, buffers and lag of now. Sends no request. May be called from any thread.
+        """Return the heartbeats, joins, syncs, commits and rebalances of the last minute, the
+        partitions and buffers of now, and the lag as of the last fetch. Sends no request. May be
+        called from any thread.
 
         Raises: NotStartedError before the consumer is started, and in a process that was forked
         from the one that started it.

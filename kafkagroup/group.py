@@ -95,7 +95,7 @@ class GroupMember(Service):
     ```
 
     Requesting the next generation releases the last one. During a rebalance the group waits for
-    that, up to the rebalance timeout.
+    that, up to three quarters of the rebalance timeout.
 
     A generation also ends when no heartbeat was acknowledged for a session timeout. The member then
     requests a new generation, which begins when the coordinator responds again.
@@ -407,7 +407,8 @@ class GroupMember(Service):
                 f"a member of type {config.protocol_type!r} cannot become {given[0].type!r}"
             )
         driver, reason = self._running_driver(), "the metadata changed"
-        self._queue.strategies = _strategies(given)
+        # The earlier ones stay: the coordinator may pick one for a join that is in flight.
+        self._queue.strategies = {**self._queue.strategies, **_strategies(given)}
         self._history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
         driver.change_metadata(reason, MemberMetadata(protocols=_metadata_of(given)))
 

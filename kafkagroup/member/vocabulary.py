@@ -225,8 +225,8 @@ class Leaving(BaseEvent):
     """Whether the partitions are lost, and nothing is committed: the application did not poll in
     time, or the client has adopted another cluster."""
     deadline: float = math.inf
-    """When the member stops trying to leave, but after one attempt. The coordinator then removes it
-    at the end of its session."""
+    """When the member stops trying to leave, after at least one attempt. If none had a response,
+    the coordinator removes the member at the end of its session."""
 
 
 ClassicEvent = (

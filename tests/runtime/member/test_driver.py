@@ -352,6 +352,27 @@ async def test_a_generation_is_taken_again_after_an_error_that_did_not_end_it(ne
                 assert await anext(member) is generation
 
 
+async def test_protocols_that_are_replaced_during_a_join_are_used_by_the_next_one(
+    network: Any,
+) -> None:
+    """The coordinator picks a protocol of the join that is in flight: its leader still has to
+    compute by that one."""
+
+    def protocol(name: str) -> GroupProtocol:
+        return GroupProtocol("workers", name, b"", lambda members: dict.fromkeys(members, b"one"))
+
+    async with network, EmbeddedKafka({}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.fail(JoinGroupRequest, Delay(1.0), times=2)
+        with anyio.fail_after(60):
+            both = [protocol("a"), protocol("b")]
+            async with GroupMember("g", both, bootstrap_servers="kafka-1") as member:
+                await anyio.sleep(1.5)
+                member.update(protocol("b"))
+                generation = await anext(member)
+                assert (generation.protocol_name, generation.assignment) == ("b", b"one")
+
+
 async def test_a_generation_tells_who_leads_it(network: Any) -> None:
     protocol = GroupProtocol("work", "all", b"", lambda members: dict.fromkeys(members, b""))
     found: list[str] = []
