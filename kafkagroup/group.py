@@ -385,7 +385,8 @@ class GroupMember(Service):
     # ------------------------------------------------------------ requests to the group
 
     def rejoin(self, reason: str = "the application asked for it") -> None:
-        """Request a rebalance, and so a new generation. Raises: NotStartedError."""
+        """Request a rebalance, and so a new generation. Without effect once the membership has
+        ended. Raises: NotStartedError."""
         check_text("reason", reason)
         self._check_origin()
         self._rejoin(RebalanceCause.REQUESTED, reason)
@@ -394,7 +395,8 @@ class GroupMember(Service):
         """Replace the supported protocols and their metadata; the group rebalances.
 
         Called after a generation is `over` and before the next one is requested, this takes effect
-        in the rebalance that is under way and causes no other.
+        in the rebalance that is under way and causes no other. Without effect once the membership
+        has ended.
 
         Raises: ConfigurationError, also for another type of group than before; NotStartedError.
         """

@@ -1,8 +1,8 @@
 """The exported metrics, the same for every system: names, units, and how to read `GroupMetrics`.
 
-The names are those of Kafka's own consumers, with seconds instead of milliseconds. Unknown
-values are left out, such as an average without samples, or the age of the last heartbeat before the
-first one.
+A metric that Kafka's own clients have has their name, but is in seconds instead of milliseconds.
+Unknown values are left out, such as an average without samples, or the age of the last heartbeat
+before the first one.
 """
 
 from __future__ import annotations

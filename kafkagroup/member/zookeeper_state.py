@@ -22,9 +22,10 @@ LEASE_FRACTION = 0.5
 """The length of the lease after a confirmation by ZooKeeper's leader, as a fraction of the session
 timeout.
 
-The leader's timeout runs from the last ping that it has processed. That may be older than the
-confirmation: by the interval between two pings, a sixth of the session timeout here, and by half a
-tick of the servers, at most a quarter of the session timeout. The rest is for clocks that drift."""
+The leader's timeout runs from the last request of the session that it knows of. That may be older
+than the confirmation: by the interval between two confirmations, a sixth of the session timeout,
+and by half a tick of the servers, after which a follower reports its sessions: at most a quarter of
+the session timeout. The rest is for clocks that drift."""
 
 _CONFIRM_FRACTION = 1 / 6
 """The interval between confirmations, as a fraction of the session timeout. `LEASE_FRACTION`
