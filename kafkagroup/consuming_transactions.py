@@ -19,6 +19,7 @@ import anyio
 from kafkagroup._generic import K_co, K_contra, V_co, V_contra
 from kafkagroup._public import public
 from kafkagroup.consume.commits import Commit, of_assignment
+from kafkagroup.consume.partitions import check_interval, check_record_limit
 from kafkagroup.errors import (
     BrokerError,
     ClosedError,
@@ -55,10 +56,8 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
         max_records: int,
         max_interval: float,
     ) -> None:
-        if max_records < 1:
-            raise ConfigurationError(f"max_records={max_records!r}; expected at least 1")
-        if not 0 <= max_interval < math.inf:
-            raise ConfigurationError(f"max_interval={max_interval!r}; expected seconds")
+        check_record_limit(max_records)
+        check_interval("max_interval", max_interval)
         if not consumer._reads_committed:
             raise ConfigurationError(
                 "the consumer reads records of transactions that may be aborted; give it"

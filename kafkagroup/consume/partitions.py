@@ -17,6 +17,7 @@ __all__ = [
     "ByPartition",
     "Partition",
     "Partitions",
+    "check_interval",
     "check_record_limit",
     "check_text",
     "offset_of",
@@ -113,6 +114,14 @@ def check_record_limit(max_records: object) -> None:
     if _in_range(max_records, 1, MAX_INT64) is None:
         raise ConfigurationError(
             f"max_records={max_records!r}; expected a whole number from 1 to {MAX_INT64}"
+        )
+
+
+def check_interval(name: str, value: object) -> None:
+    """Check a number of seconds. Raises: ConfigurationError if it is none, negative or infinite."""
+    if not _is_number(value) or not 0 <= value < math.inf:
+        raise ConfigurationError(
+            f"{name}={value!r}; expected a number of seconds, at least 0 and not infinite"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -410,6 +412,22 @@ async def test_commits_of_the_next_owner_do_not_settle_an_unknown_outcome(protoc
                         again = [record.value for record in records]
                     break
             assert again == numbers(5, 5 * (1 - moved.partition))
+
+
+async def test_invalid_limits_raise() -> None:
+    """A comparison inside raised a TypeError instead."""
+    reader, producer = consumer(), Producer(**TRANSACTIONAL)
+    wrong: Any
+    for wrong in ("3", None, True, 0, 2.5):
+        message = re.escape(f"max_records={wrong!r}; expected a whole number from 1")
+        with pytest.raises(ConfigurationError, match=message):
+            producer.transactions(reader, max_records=wrong)
+    for wrong in ("3", None, True, -1, math.inf, math.nan):
+        message = (
+            f"max_interval={wrong!r}; expected a number of seconds, at least 0 and not infinite"
+        )
+        with pytest.raises(ConfigurationError, match=message):
+            producer.transactions(reader, max_interval=wrong)
 
 
 async def test_it_raises_when_its_producer_is_closed_meanwhile() -> None:
