@@ -1,4 +1,4 @@
-"""Every exception that the library raises, and the broker's error codes.
+"""The exceptions of the library, and the broker's error codes.
 
 ```
 KafkaGroupError
@@ -36,6 +36,9 @@ KafkaGroupError
 ├── NoOffsetError                           no committed offset, and auto_offset_reset is "none"
 └── DeserializationError                    your deserializer failed; carries the raw record
 ```
+
+A few are elsewhere: `ConsumerBusyError`, an IllegalStateError, needs anyio, and some modules of
+`compat`, `spark` and `testing` have errors of their own.
 """
 
 from __future__ import annotations
