@@ -205,7 +205,7 @@ class GroupMember(Service):
         # `exclusive_generations`: it has an effect only with ZooKeeper.
         self._config = evolve(member_config(options, given[0].type), exclusive_generations=True)
         self._metadata = MemberMetadata(protocols=_metadata_of(given))
-        """What the first member joins with."""
+        """What the next member joins with."""
         self._member_factory: MemberFactory | None = options.membership
         """Creates the members if Kafka does not coordinate the group."""
         self._is_threaded = is_threaded = options.heartbeat_thread
@@ -412,7 +412,9 @@ class GroupMember(Service):
         # The earlier ones stay: the coordinator may pick one for a join that is in flight.
         self._queue.strategies = {**self._queue.strategies, **_strategies(given)}
         self._history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
-        driver.change_metadata(reason, MemberMetadata(protocols=_metadata_of(given)))
+        # Noted here, too: if the driver's member has ended, another one follows.
+        self._metadata = MemberMetadata(protocols=_metadata_of(given))
+        driver.change_metadata(reason, self._metadata)
 
     def forget_coordinator(self, reason: str = "the application asked for it") -> None:
         """Invalidate the coordinator: look it up again. The membership continues."""
@@ -476,9 +478,7 @@ class GroupMember(Service):
             # The thread left the group because the loop was stalled, and the loop has resumed; or
             # another cluster was adopted.
             self._config = evolve(self._config, was_member=True)
-            driver = self._driver = self._members.create(
-                self._config, MemberMetadata(protocols=driver.member.protocols)
-            )
+            driver = self._driver = self._members.create(self._config, self._metadata)
             await driver.run()
 
     def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
@@ -511,9 +511,7 @@ class GroupMember(Service):
         if driver is not None and driver.closed.is_set() and self._members.unanswered_id:
             # The last member has ended, but the coordinator may still count it, as its request to
             # leave failed: repeat it by a member that only leaves.
-            driver = self._members.create(
-                self._config, MemberMetadata(protocols=driver.member.protocols)
-            )
+            driver = self._members.create(self._config, self._metadata)
             self._leave_by(driver, deadline)
             await driver.run()
         elif driver is not None and not driver.closed.is_set():

@@ -752,6 +752,24 @@ async def test_a_group_waits_for_a_blocked_loop_only_up_to_the_rebalance_timeout
     )
 
 
+async def test_metadata_that_changes_while_a_member_is_expelled_is_that_of_the_next_one(
+    kafka: EmbeddedKafka,
+) -> None:
+    """The change went to the thread, which had ended: the next member joined with the old
+    metadata."""
+    async with worker(kafka, rebalance_timeout_ms=300) as member:
+        first = await anext(member)
+        await anyio.sleep(0.5)
+        until_blocking(lambda: kafka.group_state("g") == "Empty")
+        # The thread ends now.
+        until_blocking(lambda: threads() == 0)
+        with anyio.fail_after(20):
+            await first.over.wait()
+            member.update(GroupProtocol("workers", "split", b"new", split))
+            second = await anext(member)
+        assert second.members == {second.member_id: b"new"}
+
+
 async def test_a_member_that_could_not_leave_rejoins_with_its_id(kafka: EmbeddedKafka) -> None:
     """It rejoined as another member, and the group waited for the one that it had been."""
     async with worker(kafka, rebalance_timeout_ms=300) as member:
