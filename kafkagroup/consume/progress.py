@@ -41,8 +41,9 @@ class Progress:
         nothing is allocated for each record."""
 
     def begin(self) -> int:
-        """Begin a delivery at the position; the caller advances the position past it. Return its
-        number, for `complete`. Its offset would not do: that is delivered again after a seek."""
+        """Begin a delivery at the position; the caller advances the position past it. Return the
+        number of the delivery, for `complete`. An offset would not identify it: after a seek,
+        another delivery begins at the same offset."""
         self._begun += 1
         if self.oldest == 0:
             self.oldest = self._begun
