@@ -685,9 +685,9 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     ) -> None:
         """Commit the offsets after the delivered records, the record or batch in flight included,
         and the offsets of seeks; or the given offsets, each that of the next record to read.
-        Without arguments, an offset is not sent that the group has acknowledged less than
-        `committed_offsets_max_age_ms` ago, unless its partition is being revoked. Given offsets are
-        always sent.
+        Without arguments, this does not send offsets that the group has acknowledged less than
+        `committed_offsets_max_age_ms` ago, unless their partitions are being revoked; given offsets
+        are sent again.
 
         Given offsets belong to the assignment in which this is called: they are refused if their
         partition is released before they are sent, and, in a member, if they are below the lowest
