@@ -26,6 +26,7 @@ from kafkagroup.errors import (
     CommitFailedError,
     ConfigurationError,
     ErrorCode,
+    IllegalStateError,
     KafkaGroupError,
     NotStartedError,
     RequestTimeoutError,
@@ -172,6 +173,8 @@ class ConsumingTransaction(
 
     async def __aenter__(self) -> list[Record[K_co, V_co]]:  # type: ignore[override]
         """Begin, and return the records. `Transaction` returns itself: hence `ignore[override]`."""
+        if self._ended_at < math.inf:
+            raise IllegalStateError("the transaction has ended; take the next one")
         self._consumer._unsettled_transaction = None
         acknowledgement = self._consumer._delivery.acknowledgement
         acknowledgement.is_held = True  # nor may a poll in the block complete the records

@@ -21,6 +21,7 @@ from kafkagroup.errors import (
     ClosedError,
     ConfigurationError,
     ErrorCode,
+    IllegalStateError,
     TransactionAbortedError,
     TransactionOutcomeUnknownError,
 )
@@ -412,6 +413,28 @@ async def test_commits_of_the_next_owner_do_not_settle_an_unknown_outcome(protoc
                         again = [record.value for record in records]
                     break
             assert again == numbers(5, 5 * (1 - moved.partition))
+
+
+async def test_a_transaction_that_has_ended_is_not_begun_again() -> None:
+    """It was begun again before the error was raised, and stayed open."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.produce("in", numbers(5))
+        async for tx in producer.transactions(reader):
+            async with tx as records:
+                for record in records:
+                    tx.send_nowait("t", record.value)
+            with pytest.raises(IllegalStateError, match="has ended; take the next one"):
+                async with tx:
+                    raise AssertionError
+            break
+        async with producer.transaction() as other:
+            await other.send("t", b"other")
+        assert await visible(kafka) == [*numbers(5), b"other"]
+        assert kafka.committed("g", "in") == {0: 5}
 
 
 async def test_invalid_limits_raise() -> None:
