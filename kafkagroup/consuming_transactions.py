@@ -235,6 +235,8 @@ class ConsumingTransaction(
         """Return to the first records if the transaction was not entered, or turns out to be
         aborted. Raises: as `Consumer.committed`."""
         if not (self._is_outcome_unknown and await self._has_committed()):
+            # Not to be entered any more: the next transaction has its records again.
+            self._ended_at = min(self._ended_at, anyio.current_time())
             self._rewind()
         self._consumer._unsettled_transaction = None
 

@@ -437,6 +437,26 @@ async def test_a_transaction_that_has_ended_is_not_begun_again() -> None:
         assert kafka.committed("g", "in") == {0: 5}
 
 
+async def test_a_transaction_whose_records_came_again_is_not_begun() -> None:
+    """Its records were in the next transaction, too, and both wrote them."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.produce("in", numbers(5))
+        transactions = producer.transactions(reader)
+        first, second = await anext(transactions), await anext(transactions)
+        with pytest.raises(IllegalStateError, match="has ended; take the next one"):
+            async with first:
+                raise AssertionError
+        async with second as records:
+            for record in records:
+                second.send_nowait("t", record.value)
+        assert await visible(kafka) == numbers(5)
+        assert kafka.committed("g", "in") == {0: 5}
+
+
 async def test_invalid_limits_raise() -> None:
     """A comparison inside raised a TypeError instead."""
     reader, producer = consumer(), Producer(**TRANSACTIONAL)
