@@ -42,6 +42,7 @@ from kafkagroup._version import SOFTWARE_VERSION
 from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import (
+    RETRIED_ERRORS,
     AuthenticationError,
     BrokerError,
     ConnectionLostError,
@@ -458,6 +459,11 @@ class BrokerConnection:
                 # Once requests are held back, SaslHandshake may have been sent, after which the
                 # broker takes no requests of the old session.
                 if self._reauthenticated is not None or left <= 0:
+                    if not isinstance(error, RETRIED_ERRORS):
+                        # Such as a ConfigurationError of the source of credentials: as it is, it
+                        # would end the clients whose requests are in flight.
+                        cause, error = error, AuthenticationError(f"{self._name}: {error}")
+                        error.__cause__ = cause
                     self._end(error)
                     return None
                 self.on_renewal(error)

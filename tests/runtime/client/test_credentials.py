@@ -110,9 +110,16 @@ class Served:
 
 
 @asynccontextmanager
-async def served(network: Any, nodes: int = 1, partitions: int = 1) -> AsyncIterator[Served]:
+async def served(
+    network: Any, nodes: int = 1, partitions: int = 1, **settings: Any
+) -> AsyncIterator[Served]:
     kafka = EmbeddedKafka(
-        {"t": partitions}, listen=False, nodes=nodes, users=USERS, mechanisms=["PLAIN"]
+        {"t": partitions},
+        listen=False,
+        nodes=nodes,
+        users=USERS,
+        mechanisms=["PLAIN"],
+        settings=BrokerSettings(**settings),
     )
     async with network, kafka:
         network.serve_embedded(kafka, nodes)
@@ -233,6 +240,25 @@ async def test_a_lasting_failure_of_the_source_is_reported_and_not_raised(
         on.kafka.produce("t", ["2"])
         assert await next_value(one) == "2"
         assert one.health().findings == ()
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError("the vault is closed"), ConfigurationError("no bearer token")]
+)
+async def test_a_consumer_survives_the_end_of_a_session_that_the_source_cannot_renew(
+    network: Any, failure: Exception
+) -> None:
+    """A source whose own error was one of this library's ended the consumer: the long poll in
+    flight raised it."""
+    async with served(network, connections_max_reauth=60.0) as on, on.consumer() as one:
+        on.kafka.produce("t", ["1"])
+        assert await next_value(one) == "1"
+        on.vault.lasting = failure
+        with anyio.move_on_after(90):
+            await one.getone()
+        on.vault.lasting = None
+        on.kafka.produce("t", ["2"])
+        assert await next_value(one) == "2"
 
 
 @pytest.mark.parametrize(
