@@ -555,11 +555,14 @@ def test_a_rejected_join_leaves_no_group() -> None:
     assert one_group.coordinator.groups == {}
 
 
-def test_an_invalid_join_of_a_classic_member_keeps_the_empty_group() -> None:
+@pytest.mark.parametrize("has_members", [False, True])
+def test_an_invalid_join_of_a_classic_member_is_refused_as_invalid(has_members: bool) -> None:
+    """It keeps an empty group. That a group has members was found before the session timeout."""
     cluster, caller = Cluster(range(1, 2), BrokerSettings(), 0), Caller(version=0, now=0.0)
     cluster.consumer_coordinator.heartbeat(JOIN_WITHOUT_ID, caller)
     (group,) = cluster.consumer_coordinator.groups.values()
-    group.members.clear()
+    if not has_members:
+        group.members.clear()
     errors: list[int] = []
     invalid = JoinGroupRequest(
         group_id="g", session_timeout_ms=1, member_id="", protocol_type="consumer", protocols=()

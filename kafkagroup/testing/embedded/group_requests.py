@@ -62,7 +62,7 @@ def join(
     consumer_group = cluster.consumer_coordinator.groups.get(request.group_id)
     if is_valid and not _coordinates(cluster, node_id, request.group_id):
         reply(refuse(request, ErrorCode.NOT_COORDINATOR, caller.version))
-    elif consumer_group is not None and consumer_group.members:
+    elif is_valid and consumer_group is not None and consumer_group.members:
         # Kafka supports members of both protocols in one group; this broker does not.
         reply(refuse(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, caller.version))
     else:
