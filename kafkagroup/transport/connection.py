@@ -377,6 +377,7 @@ class BrokerConnection:
         while self._reauthenticated is not None and self._error is None:
             timeout = await self._wait_reauthenticated(timeout)
         self._raise_if_closed()
+        self._used_at = self._clock()
         version = self._protocol.choose_version(type(request), highest)
         correlation_id, data = self._protocol.send(request, version)
         self._protocol.expect_no_response(correlation_id)

@@ -908,6 +908,15 @@ async def test_produce_without_acknowledgement_returns_at_once(network: Any) -> 
     assert seen == [0]
 
 
+async def test_a_request_without_a_response_is_a_use_of_the_connection(network: Any) -> None:
+    """The connection of a producer with acks=0 seemed to be idle since its handshake."""
+    network.handlers[HERE] = lambda peer: peer.serve({ProduceRequest: lambda _: None})
+    async with network, connected() as connection:
+        await anyio.sleep(100)
+        await connection.send_only(ProduceRequest(acks=0, timeout_ms=1, topic_data=()))
+        assert connection.idle_since == anyio.current_time()
+
+
 # ---------------------------------------------------------------- errors leave bare
 
 
