@@ -15,7 +15,7 @@ import anyio
 
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import ConnectionLostError
-from kafkagroup.transport.names import Names, Resolved
+from kafkagroup.transport.names import Names, Resolved, UnresolvedError
 from kafkagroup.transport.os_errors import reason
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ async def open_stream(
     source = None
     found = await names.resolve(host, deadline)
     if options.source_host is not None:
-        source = await names.resolve(options.source_host, deadline)
+        try:
+            source = await names.resolve(options.source_host, deadline)
+        except UnresolvedError as error:
+            raise UnresolvedError(f"source_host {options.source_host!r}: {error}") from None
     try:
         with anyio.fail_after(deadline - anyio.current_time()):
             targets = _targets(found, port, source, options.source_port or 0)

@@ -144,3 +144,12 @@ async def test_a_local_address_is_of_the_family_of_the_brokers(hosts: Hosts) -> 
     hosts.names["kafka"] = Resolved([(V6, ("::2", 0, 0, 0))])
     with pytest.raises(ConnectionLostError, match="source_host has no address of the families"):
         await dial("kafka", source_host="here")
+
+
+async def test_a_source_host_that_is_not_resolved_is_named(hosts: Hosts) -> None:
+    """The error seemed to be about the broker's name."""
+    hosts.names["kafka"] = Resolved([(V4, ("10.0.0.1", 0))])
+    hosts.names["here"] = UnresolvedError("the name is not resolved: no such name")
+    with pytest.raises(UnresolvedError) as caught:
+        await dial("kafka", source_host="here")
+    assert str(caught.value) == "source_host 'here': the name is not resolved: no such name"
