@@ -199,10 +199,11 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         delivered records, the record or batch in flight included. The group's coordinator compares
         the consumer's generation, so a member that was fenced cannot commit.
 
-        Raises: CommitFailedError if the consumer no longer owns a partition, or the group
-        rebalances: the block then aborts; ConfigurationError for a consumer with
-        `enable_auto_commit`, or without `group_id`; UnsupportedVersionError from brokers before
-        2.5, which do not compare the generation; AuthorizationError; RequestTimeoutError.
+        Raises: TransactionAbortedError and IllegalStateError as `send`; CommitFailedError if the
+        consumer no longer owns a partition, or the group rebalances: the block then aborts;
+        ConfigurationError for a consumer with `enable_auto_commit`, or without `group_id`;
+        UnsupportedVersionError from brokers before 2.5, which do not compare the generation;
+        AuthorizationError; RequestTimeoutError.
         """
         self._check_is_open()
         self._producer._raise_if_failed()

@@ -15,8 +15,8 @@ source, and says why those before it did not work. The sources, in this order:
 
 - `address`: the broker at `KAFKAGROUP_BOOTSTRAP_SERVERS`, if one of its hosts accepts a connection;
 - `container`: testcontainers' `KafkaContainer`, if Docker answers and has the image
-  `KAFKAGROUP_KAFKA_IMAGE` (in Confluent's layout; testcontainers' own default when unset). Nothing
-  is pulled;
+  `KAFKAGROUP_KAFKA_IMAGE` (in Confluent's layout; testcontainers' own default when unset), and that
+  of Ryuk unless TESTCONTAINERS_RYUK_DISABLED is set. Nothing is pulled;
 - `local`: `LocalKafka`, real Apache Kafka, if there is Java;
 - `embedded`: `EmbeddedKafka`, the broker inside this process.
 

@@ -107,7 +107,7 @@ class OverdueReport:
     """What to check."""
     extra_wait: float | None = None
     """Seconds to wait, in addition to `WARN_AFTER`, before the missing response is reported. None:
-    the request's timeout minus the `request_timeout` of the options."""
+    by how much the request's timeout exceeds the `request_timeout` of the options."""
     has_own_finding: bool = False
     """Whether `health()` reports it with a finding of its own, so that the general one is left
     out."""
@@ -166,7 +166,7 @@ class BrokerClient:
         self._stop_closing_idle: OneShotEvent | None = None
         """While a task closes idle connections: the event that ends this task."""
         self.is_slow = False
-        """Whether the last attempt took longer than its part of the request timeout."""
+        """Whether the last `attempt` took longer than its part of the request timeout."""
         self._last_unanswered_at = float("-inf")
         """When the latest request was sent that timed out."""
 
@@ -252,6 +252,7 @@ class BrokerClient:
         self._origin.check()
 
     def _needs_care(self, connection: BrokerConnection) -> bool:
+        """Whether to replace or check the connection before its next request."""
         return self._is_suspect(connection) or self._is_doubtful(connection)
 
     def _is_doubtful(self, connection: BrokerConnection) -> bool:
@@ -394,12 +395,15 @@ class BrokerClient:
         on_sent: Callable[[], None] | None = None,
     ) -> R:
         """Send any request in a version from `lowest` to `highest`; return its response, with its
-        error codes. `timeout` is in seconds, None for the request timeout of the options. With
-        None, a look-up whose response is lost is sent once more, over a new connection; `on_sent`
-        is not for look-ups. `overdue`: what to report while there is no response. `on_response` and
-        `on_sent` are those of `BrokerConnection.request`.
+        error codes. `timeout`: seconds from the sending on, without the time to connect and the
+        throttle; None for the request timeout of the options. With None, a look-up whose response
+        is lost is sent once more, over a new connection; `on_sent` is not for look-ups. `overdue`:
+        what to report while there is no response. `on_response` and `on_sent` are those of
+        `BrokerConnection.request`.
 
-        Raises: TransportError, RemoteProtocolError, AuthenticationError, UnsupportedVersionError.
+        Raises: TransportError, RemoteProtocolError, AuthenticationError, UnsupportedVersionError;
+        IllegalStateError in another process or event loop; before the first login has succeeded,
+        also another KafkaGroupError of the source of credentials.
         """
         if timeout is None and isinstance(request, LookUp):
             return await self._look_up(
@@ -442,7 +446,7 @@ class BrokerClient:
         makes another attempt if there is no response. After an attempt that took longer than this
         part, the next one gets the whole timeout: the broker may be slow."""
         self._check_origin()
-        usual, sent_at = self._options.request_timeout, anyio.current_time()
+        usual, began_at = self._options.request_timeout, anyio.current_time()
         part = part_of(usual)
         try:
             response = await self.request(
@@ -451,7 +455,7 @@ class BrokerClient:
         except RequestTimeoutError:
             self.is_slow = True
             raise
-        self.is_slow = anyio.current_time() - sent_at > part
+        self.is_slow = anyio.current_time() - began_at > part
         return response
 
     async def _look_up(self, request: Request[R], **options: Any) -> R:
@@ -666,7 +670,8 @@ class BrokerClient:
         acks: int = -1,
         timeout: float | None = None,
     ) -> ProduceResponse | None:
-        """Append encoded record batches. Return None with acks=0, which has no response."""
+        """Append encoded record batches. Return None with acks=0, which has no response. `timeout`:
+        seconds that the broker may take; None for the request timeout."""
         # Imported here: most clients only read.
         from kafkagroup.wire.messages.produce import (
             PartitionProduceData,
@@ -705,9 +710,9 @@ class BrokerClient:
         isolation_level: int = 0,
         leader_epochs: Mapping[TopicPartition, int] = _NO_EPOCHS,
     ) -> ListOffsetsResponse:
-        """Request the first offset at or after each timestamp (ms), by ListOffsets; -2: the start
-        of the log, -1: its end. A broker refuses a partition if it knows another leader epoch than
-        the one in `leader_epochs`."""
+        """Request the offset of the first record at or after each timestamp (ms), by ListOffsets;
+        -2: the start of the log, -1: its end. A broker refuses a partition if it knows another
+        leader epoch than the one in `leader_epochs`."""
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation_level,

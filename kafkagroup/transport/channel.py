@@ -30,7 +30,7 @@ _SHORT_READ = 4096
 cheaper than another read."""
 
 _MAX_BYTES_PER_TURN = 65_536
-"""Bytes that the callback reads before other tasks of the loop run."""
+"""After this many bytes the callback lets other tasks of the loop run."""
 
 
 class Channel:
@@ -53,7 +53,7 @@ class Channel:
 
     async def receive(self, room: Callable[[], memoryview], take: Callable[[int], T | None]) -> T:
         """Write received bytes to the memory that `room` returns and call `take` with their number,
-        until `take` returns a value; return that value.
+        until `take` returns something else than None; return that.
 
         Raises: anyio.EndOfStream, OSError, what the stream or `take` raises.
         """

@@ -113,10 +113,10 @@ class Cluster:
         self.requests_all_topics = False
         """Whether a refresh requests all topics."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called after every change of the metadata."""
+        """Called after a response has changed the metadata."""
         self.on_metadata: Callable[[Collection[str] | None], None] = lambda _: None
-        """Called after each metadata response, when it has been merged, with the topics that the
-        request named; None for all topics."""
+        """Called after each metadata response of a refresh, when it has been merged, with the
+        topics that the request named; None for all topics."""
         self.identity = ClusterIdentity()
         self.logins = Logins()
         """When to log in again after a broker has refused the credentials."""
@@ -409,7 +409,8 @@ class Cluster:
         self.refresh_soon()
 
     def refresh_soon(self) -> None:
-        """Refresh the metadata in the background, until a broker responds."""
+        """Refresh the metadata in the background, until a broker responds or refuses the
+        credentials, or an error is not retriable."""
         if self._background_refresh is None:
             self._background_refresh = anyio.CancelScope()
             self._tasks.start_soon(self._refresh_until_answered, self._background_refresh)
@@ -502,7 +503,7 @@ class Cluster:
 
     def topic_ids(self, names: Collection[str]) -> dict[str, UUID]:
         """Return the topics' ids by name, if all are known; else an empty mapping."""
-        known = self.metadata.topics  # each refresh requests all of them: the ids are current
+        known = self.metadata.topics  # each refresh updates all of these: the ids are current
         ids = {name: known[name].topic_id for name in names if name in known}
         return {} if len(ids) < len(names) or NO_ID in ids.values() else ids
 

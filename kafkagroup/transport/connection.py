@@ -2,8 +2,8 @@
 
 Cancelling a request never leaves half a frame on the socket: only the reader (its task, or on
 asyncio the loop's callback) reads, and only the writer task writes what the kernel did not take at
-once. The writer task ends when there is nothing left to write, unless requests follow each other
-quickly: an idle connection costs one task.
+once. The writer task ends when there is nothing left to write, so that most idle connections cost
+one task. After several quick writes in a row it stays.
 
 A request that is cancelled is abandoned: its correlation id stays registered until the response
 arrives and is dropped. A request that times out closes the connection, because a broker responds in
@@ -228,7 +228,9 @@ class BrokerConnection:
         `throttle`. With `identity`, only responses of its cluster are accepted. `names` looks up
         the host, and knows the addresses of earlier look-ups.
 
-        Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError.
+        Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError;
+        UnsupportedVersionError by a broker without SASL; ConfigurationError for certificates that
+        cannot be read; another KafkaGroupError of the source of credentials.
         """
         name = f"{escaped(host)}:{port}"
         security = options.security
@@ -283,7 +285,7 @@ class BrokerConnection:
 
     @property
     def is_identified(self) -> bool:
-        """Whether the broker belongs to the client's cluster, or cannot tell."""
+        """Whether the broker belongs to the client's cluster, as far as that can be compared."""
         return self._is_identified
 
     @property
@@ -349,8 +351,8 @@ class BrokerConnection:
         cannot have executed it.
 
         Raises: RequestTimeoutError, ConnectionLostError, UnsupportedVersionError;
-        RemoteProtocolError when the broker breaks the protocol meanwhile; what `on_response`
-        raises.
+        RemoteProtocolError when the broker breaks the protocol meanwhile; AuthenticationError when
+        the session cannot be renewed; what `on_response` raises.
         """
         version = self._protocol.choose_version(type(request), highest, lowest)
         while self._reauthenticated is not None and self._error is None:
@@ -369,7 +371,8 @@ class BrokerConnection:
         on_sent: Callable[[], None] | None = None,
     ) -> None:
         """Send a request that has no response: Produce with acks=0. Returns when it is written: a
-        connection that is closed before would lose it. `on_sent` as of `request`.
+        connection that is closed before would lose it. `on_sent` as of `request`. The caller has
+        had the broker name its cluster.
 
         Raises: as `request`.
         """
@@ -709,7 +712,8 @@ class BrokerConnection:
 
     def _take(self, count: int) -> list[Response | LargeResponse] | None:
         """Deliver the responses that `count` more bytes complete, up to the first large one; return
-        that one and those after it. Raises: RemoteProtocolError."""
+        that one and those after it; None without one. Raises: RemoteProtocolError,
+        MisdirectedError."""
         self._received_at = self._clock()
         self._has_received_response |= bool(self._protocol.broker_versions)
         responses = self._protocol.received(count)

@@ -106,7 +106,7 @@ class Logins:
 
     def may_ask_source(self, now: float) -> bool:
         """Return whether a connection may renew its session. After a failure of the source only one
-        connection calls the source at a time, as in `check`."""
+        connection may in each pause, as in `check`."""
         failure = self._failures.get(_SOURCE)
         if failure is None or self._on_refused is None:
             return True

@@ -26,10 +26,11 @@ __all__ = [
 ]
 
 _MAX_NODES = 10_000
-"""The limit of nodes that fetch responses add between two metadata responses."""
+"""Fetch and produce responses add nodes only up to this number: they could name any number between
+two metadata responses."""
 
 Racks = Mapping[str, tuple[frozenset[str], ...]]
-"""Topic -> the racks of each partition's replicas, by partition number."""
+"""Topic -> the racks of each partition's replicas, in the order of the partitions' numbers."""
 
 
 @public
@@ -136,8 +137,8 @@ class NamedLeaders:
         tp: TopicPartition,
         leader: LeaderIdAndEpoch | produce.LeaderIdAndEpoch,
     ) -> bool:
-        """Note the leader of a partition; return False if its epoch is not newer than what is
-        known, or its address is unknown."""
+        """Note the leader of a partition; return False if the partition or the leader's address is
+        unknown, or its epoch is not newer than the known one."""
         before, node_id, epoch = known.leader(tp), leader.leader_id, leader.leader_epoch
         if before is None or epoch <= before.leader_epoch:
             return False

@@ -110,7 +110,8 @@ class ClassicGroup:
     pending: set[str] = attrs.field(factory=set)
     """Member ids returned with MEMBER_ID_REQUIRED that have not joined yet."""
     unsynced: set[str] = attrs.field(factory=set)
-    """Members of this generation that have not sent SyncGroup."""
+    """Ids of the members that have got a JoinGroup response of this generation, and have not sent
+    SyncGroup."""
     subscribed: frozenset[str] | None = None
     """Topics to which this generation's members subscribe; None if that is not known."""
     has_new_member: bool = False

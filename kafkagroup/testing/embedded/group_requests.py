@@ -80,7 +80,7 @@ def sync(
     reply: Callable[[Any], None],
 ) -> None:
     """Sync a classic group. `reply` is called now, or when the leader has sent the assignments."""
-    # As in `join`.
+    # An invalid request gets to `ClassicCoordinator.sync`, as in `join`.
     is_valid = not cluster.classic_coordinator.check_sync(request, caller)
     if is_valid and not _coordinates(cluster, node_id, request.group_id):
         reply(refuse(request, ErrorCode.NOT_COORDINATOR, caller.version))

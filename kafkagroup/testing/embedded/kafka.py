@@ -78,7 +78,8 @@ class EmbeddedKafka:
         by default the system chooses them, and a node keeps its port over restarts. With
         `listen=False` there are no sockets: connections come through `handle_stream`, and the nodes
         are advertised as `kafka-<id>:9092`. `seed` determines topic and member ids; `wall` returns
-        the timestamps of produced records, in seconds since the epoch.
+        the time in seconds since the epoch: that of records without a timestamp, of appends and of
+        transactions.
 
         `cluster_id` is the id in Metadata responses; with None, all clusters have the same id. To
         give clients another cluster at known addresses, start one with another id on the ports of a
@@ -320,10 +321,13 @@ class EmbeddedKafka:
         return tuple(assigned)
 
     def append(self, topic: str, partition: int, batch: bytes) -> int:
-        """Append one encoded batch unchanged; return the offset of its first record.
+        """Append one encoded batch without checking its records; return the offset of its first
+        record.
 
         For batches that producers do not send: compacted batches, control batches, and messages of
-        formats 0 and 1, which keep the offsets that they have.
+        formats 0 and 1, which keep the offsets that they have: for them, return where the log ended
+        before. Raises: ValueError unless `batch` is exactly one batch, or whole messages that
+        continue the log; CorruptRecordError if it is damaged.
         """
         return self._call(self._cluster.append, self._partition(topic, partition), batch)
 
@@ -345,7 +349,7 @@ class EmbeddedKafka:
 
     def truncate(self, topic: str, partition: int, offset: int) -> None:
         """Drop the records from `offset` on and start a new leader epoch, as after an unclean
-        leader election. A batch that contains `offset` is dropped as a whole."""
+        leader election. A batch that contains `offset` is dropped as a whole. Needs a live node."""
 
         def truncate() -> None:
             found = self._partition(topic, partition)
@@ -370,7 +374,7 @@ class EmbeddedKafka:
         return self._call(self._partition(topic, partition).log.producers.states)
 
     def stable_end(self, topic: str, partition: int) -> int:
-        """Return the last stable offset: where consumers with `read_committed` wait."""
+        """Return the last stable offset, up to which consumers with `read_committed` read."""
         return self._partition(topic, partition).log.stable_end
 
     def transaction_state(self, transactional_id: str) -> str:
@@ -426,8 +430,9 @@ class EmbeddedKafka:
         """Inject a fault into the next `times` requests of this type; None: until `Fault.stop`.
 
         An error code is returned instead of executing the request; `Change`, `Close`, `Swallow`,
-        `Delay` and `Throttle` affect the response, and `Late` the time of the execution. `when`
-        selects requests. If several faults match a request, the oldest one applies.
+        `Delay` and `Throttle` affect the response, and `Late` the time of the execution.
+        `Close(before=True)` prevents it. `node_id` and `when` select requests. If several faults
+        match a request, the oldest one applies.
 
         With a `partition`, `action` must be an error code, and `when` has no effect. Only the entry
         of that partition has the error code, in the next `times` responses to DescribeProducers,
@@ -440,6 +445,6 @@ class EmbeddedKafka:
         return fault
 
     def requests(self, api: type[Request[Any]] | None = None) -> list[Seen]:
-        """Return the last 10,000 requests, oldest first, of one type or of all."""
+        """Return those of the last 10,000 requests that are of one type, or all; oldest first."""
         seen = self._call(lambda: tuple(self._server.seen))
         return [one for one in seen if api in (None, one.api)]

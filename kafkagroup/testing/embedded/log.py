@@ -1,8 +1,8 @@
-"""The log of one partition: record batches as bytes, appended and returned unchanged.
+"""The log of one partition: record batches as bytes.
 
 Only the fixed header of a batch is parsed; like a broker, the log writes the offset and the leader
-epoch into it. Records are parsed only to search by time. Everything appended is committed at once:
-the high watermark is the end.
+epoch into it, and changes nothing else. Records are parsed only to search by time. Everything
+appended is committed at once: the high watermark is the end.
 Source: record batch format v2, and the leader epoch cache of Apache Kafka 4.3 (KIP-101, 279).
 """
 
@@ -56,12 +56,13 @@ class PartitionLog:
         return self._epochs[-1][0]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start a leader epoch. An earlier epoch without batches is dropped."""
+        """Start a leader epoch, above the present one. Earlier epochs without batches are
+        dropped."""
         kept = [e for e in self._epochs if e[0] < epoch and e[1] < self.end]
         self._epochs = [*kept, (epoch, self.end)]
 
     def append(self, data: bytes | memoryview) -> int:
-        """Append one whole batch, whatever its contents; return the offset of its first record.
+        """Append one whole batch, without a check of its records; return the offset of the first.
 
         Messages of formats 0 and 1 keep the offsets that they have. For them, return where the log
         ended before the append.
@@ -149,7 +150,7 @@ class PartitionLog:
         """Return the largest known epoch up to `epoch`, and its end offset: the start of the next
         epoch, or the log's end.
 
-        (-1, -1) if `epoch` is above all known epochs, or negative.
+        `epoch` itself if it is below all known epochs; (-1, -1) if it is above all, or negative.
         """
         if epoch == self.epoch:
             return epoch, self.end

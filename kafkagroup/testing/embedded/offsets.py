@@ -48,7 +48,8 @@ _FIRST_VERSION_WITH_EPOCHS = 9
 def commit(
     cluster: Cluster, node_id: int, request: OffsetCommitRequest, caller: Caller
 ) -> OffsetCommitResponse:
-    """Store the valid offsets; each partition has its own error."""
+    """Store the valid offsets, unless the commit is refused as a whole. The response has an error
+    for each partition."""
     by_id = caller.version >= 10
     results: list[OffsetCommitResponseTopic] = []
     known_topics: list[tuple[str, OffsetCommitRequestTopic]] = []
@@ -331,7 +332,8 @@ def _fetch_group(
 def _refused_as_unstable(
     name: str, partitions: Iterable[int], unstable: Collection[TopicPartition]
 ) -> dict[int, int]:
-    """Return the error codes of partitions with offsets of an open transaction, by number."""
+    """Return partition number -> error code, for partitions with offsets of an open
+    transaction."""
     return {
         index: ErrorCode.UNSTABLE_OFFSET_COMMIT
         for index in partitions

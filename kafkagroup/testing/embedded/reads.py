@@ -104,10 +104,11 @@ class _FetchAttempt:
     """Bytes that may still be added to the response."""
     size: int = 0
     """Bytes that were added."""
-    readable_count: int = 0
-    """Partitions that this node could read."""
+    existing_count: int = 0
+    """Partitions that exist. Without any, waiting would bring no records."""
     must_answer_now: bool = False
-    """Whether the response cannot wait, for example because of an error."""
+    """Whether the response cannot wait, for example because of an error. As in Kafka, the error of
+    a partition that does not exist can."""
     new_leaders: set[int] = attrs.field(factory=set)
     """New leaders, which the response names with their addresses (KIP-951)."""
 
@@ -134,7 +135,7 @@ def fetch(
         ]
         is_complete = (
             attempt.size >= request.min_bytes
-            or not attempt.readable_count
+            or not attempt.existing_count
             or attempt.must_answer_now
         )
         if is_complete or is_last:
@@ -209,7 +210,7 @@ def _read(
         attempt.must_answer_now = True
         # As in Kafka, null for partitions that exist, and empty for others.
         return evolve(_refused(tp.partition, injected), aborted_transactions=None)
-    attempt.readable_count += 1
+    attempt.existing_count += 1
     log = partition.log
     epoch, end = log.end_of_epoch(requested.last_fetched_epoch)
     checks_divergence = requested.last_fetched_epoch >= 0 and not error

@@ -1,4 +1,4 @@
-"""Authentication of one connection: it accepts nothing but SASL until the client is authenticated.
+"""Authentication of one connection, which accepts only ApiVersions and SASL before its end.
 
 States, responses and messages are those of Kafka's `SaslServerAuthenticator`; the mechanisms are
 PLAIN, SCRAM and OAUTHBEARER. SaslHandshake v0, after which tokens come without headers, is not
@@ -44,7 +44,8 @@ MAX_REQUEST_BYTES = 524_288
 """The largest request before authentication: Kafka's `sasl.server.max.receive.size`."""
 
 _MIN_REAUTHENTICATION_INTERVAL = 1.0
-"""Minimum seconds between the starts of two re-authentications; an earlier one is refused."""
+"""Minimum seconds between the starts of two re-authentications. An earlier SaslHandshake is not
+admitted here: the broker answers it with ILLEGAL_SASL_STATE."""
 
 
 class Accounts:

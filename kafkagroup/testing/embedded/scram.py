@@ -1,7 +1,7 @@
 """The server side of SCRAM (RFC 5802, RFC 7677): two messages in, two out. No I/O.
 
-A `SaslError` names the client's mistake, for the log of a test. Like Kafka, the broker sends the
-client the same message for all mistakes.
+A `SaslError` names the client's mistake, for tracebacks. Like Kafka, the broker sends the client
+the same message for all mistakes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class ScramSecret:
 
 
 def scram(secrets: Mapping[str, ScramSecret], hash_name: str, nonce: str) -> Conversation:
-    """Run one authentication. `nonce` is the server's part of the nonce, which must be new."""
+    """Run one authentication. `secrets`: user -> secret. `nonce` is the server's part of the nonce,
+    and must be new for each."""
     first = _match(_CLIENT_FIRST, (yield b""))
     authorized_as, first_bare, name, client_nonce = first.groups()
     user = _unescape(name)

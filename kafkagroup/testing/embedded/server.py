@@ -66,7 +66,7 @@ class Seen:
     api: type[Request[Any]]
     version: int
     connection: int = attrs.field(default=0, eq=False)
-    """The connection's number, from 1 over all nodes; not compared by `==`."""
+    """The number of the connection: 1 for the first one to any node. Not compared by `==`."""
 
 
 @attrs.define(eq=False)

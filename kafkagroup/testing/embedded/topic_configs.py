@@ -38,7 +38,7 @@ class TopicOption:
     broker_option: str = ""
     """The broker's option that is the default of all topics; "" without one."""
     is_valid: Callable[[str], bool] = lambda _: True
-    """Returns whether the option may have a value; may raise ValueError if not."""
+    """Returns whether the option may have this value; may raise ValueError if not."""
 
 
 _REPLICA = re.compile(r"[0-9]+:[0-9]+")
@@ -180,7 +180,7 @@ class TopicConfigs:
     """The options of one topic."""
 
     settings: BrokerSettings
-    """Of the brokers: their options are the defaults."""
+    """Of the brokers: `max_message_bytes` is the default of `max.message.bytes`."""
     own: dict[str, str] = attrs.field(factory=dict)
     """Name -> value of the options that were set for this topic."""
 

@@ -35,7 +35,7 @@ __all__ = ["describe_producers", "describe_transactions", "list_transactions", "
 
 _STATES = frozenset(state.value for state in TransactionState)
 _OTHER_STATES = ("Dead", "PrepareEpochFence")
-"""States that only Kafka has; filters may name them."""
+"""States that Kafka has and this coordinator has not; filters may name them."""
 
 _TV_2 = 2
 """The first transaction version in which each transaction ends an epoch: Kafka's TV_2."""

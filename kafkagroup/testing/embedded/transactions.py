@@ -1,8 +1,8 @@
 """The transaction coordinator: requests and time go in, errors, epochs and markers come out.
 
 It has the states of Apache Kafka 4.3, in transaction versions 0 and 1 (an epoch lasts until the
-next InitProducerId) and 2 (each transaction ends an epoch). The caller has checked that this node
-coordinates the transactional id. No I/O and no clock.
+next InitProducerId) and 2 (each transaction ends an epoch). It serves all nodes: of a client's
+request, the caller has checked that its node coordinates the transactional id. No I/O and no clock.
 Sources: KIP-98, 360, 447, 890.
 """
 
@@ -99,9 +99,10 @@ class TransactionCoordinator:
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: Identity, now: float
     ) -> tuple[ErrorCode, Identity]:
-        """Fence the earlier producers of a transactional id, and return the identity of the next.
+        """Fence the earlier producers of a transactional id, and return the identity of the next
+        one; or an error and `NO_IDENTITY`.
 
-        `expected`: the identity that the client believes to have; without it, the client is new.
+        `expected`: the identity that the client believes to have; `NO_IDENTITY` of a new client.
         """
         if not 0 < timeout_ms <= self._settings.transaction_max_timeout * 1000:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT, NO_IDENTITY
@@ -125,8 +126,8 @@ class TransactionCoordinator:
         return ErrorCode.NONE, found.identity
 
     def _bump(self, found: Transaction, expected: Identity) -> ErrorCode:
-        """Give a transactional id its next identity, unless `expected` is the one before the
-        present one. Return PRODUCER_FENCED if it is neither of them."""
+        """Give a transactional id its next identity, if the client is new or has the present one.
+        If it has the one before, keep the present one. Otherwise return PRODUCER_FENCED."""
         identity, is_new = found.identity, expected == NO_IDENTITY
         if identity.is_exhausted and (is_new or expected.epoch == identity.epoch):
             found.previous_producer_id = identity.producer_id
@@ -211,7 +212,7 @@ class TransactionCoordinator:
         commits: bool,
         ends_epoch: bool,
     ) -> tuple[ErrorCode, Identity]:
-        """Commit or abort; return the identity of the next transaction.
+        """Commit or abort; return the error, or NONE and the identity of the next transaction.
 
         `ends_epoch`: whether the transaction ends its epoch, as with EndTxn from version 5 on.
         """

@@ -36,7 +36,7 @@ _ADDS_PARTITIONS = 12
 """The first version of Produce in which a partition's first batch adds the partition to the
 transaction, and begins the transaction if needed (KIP-890)."""
 _MAGIC = 2
-"""The only format version of a batch that brokers take."""
+"""The only format version of a batch that brokers accept."""
 
 
 def produce(
@@ -211,7 +211,7 @@ def _join_transaction(
 ) -> ErrorCode:
     """Add the partition to the transaction, or, below transaction version 2, check that it was
     added (KIP-890)."""
-    if transactional_id is None:
+    if transactional_id is None:  # as in Kafka, which authorizes the id before all else
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     identity = Identity(batch.producer_id, batch.producer_epoch)
     transactions = cluster.transaction_coordinator
