@@ -94,7 +94,8 @@ class LocalZooKeeper(Servers[_Node]):
 
     @property
     def secure_hosts(self) -> str:
-        """`host:port` of every node's TLS port, comma-separated."""
+        """`host:port` of every node's TLS port, comma-separated; nothing listens there without
+        `certificate`."""
         return ",".join(f"{HOST}:{self._node(n).secure_port}" for n in range(1, self.nodes + 1))
 
     def address(self, node: int) -> str:

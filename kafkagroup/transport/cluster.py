@@ -8,9 +8,9 @@ One broker's metadata may be older than what is known (`merging`). What it contr
 again at once, from another broker if there is one.
 
 Responses of another cluster are errors (`identity`). Once the bootstrap addresses lead to another
-cluster (`recovery`), `request_any` raises ClusterChangedError, or the client adopts it: then
-everything known of the earlier one is forgotten. A client that bootstraps again forgets its brokers
-only.
+cluster (`recovery`), `request_any` raises ClusterChangedError, or the client adopts that cluster
+and forgets everything of the earlier one. A client that bootstraps again forgets only its brokers
+and coordinators.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ _MAX_CONFIRMATIONS = 2
 
 _MOVED_AFTER = 10.0
 """Seconds without received bytes after which a broker that the metadata has at another address is
-taken not to listen at the earlier one any more. Brokers answer long polls within 5 s."""
+taken not to listen at the earlier one any more. Long polls take at most 5 s, unless
+`fetch_max_wait_ms` is larger."""
 
 _NodeAddress = tuple[int, str, int]
 """Node id, host and port."""

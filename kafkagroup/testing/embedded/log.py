@@ -93,8 +93,8 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, *, at_least_one: bool = True, end: int | None = None
     ) -> bytes:
-        """Return up to `max_bytes` of batches, from the one that contains `offset` on; none that
-        begins at or above `end`.
+        """Return up to `max_bytes` of batches, beginning with the one that contains `offset`, or
+        the next one after it; none that begins at or above `end`.
 
         The last batch may be truncated, as a broker sends a slice of its file. A first batch that
         does not fit is returned whole, or, without `at_least_one`, not at all.
@@ -160,7 +160,8 @@ class PartitionLog:
         return max((e for e, _ in self._epochs if e <= epoch), default=epoch), above
 
     def delete_before(self, offset: int) -> None:
-        """Delete records, as DeleteRecords and retention do. Raises: ValueError beyond the end."""
+        """Delete the records below `offset`, as DeleteRecords and retention do. Raises: ValueError
+        for an offset beyond the end."""
         if offset > self.end:
             raise ValueError(f"cannot delete up to {offset}: the log ends at {self.end}")
         self.start = max(self.start, offset)

@@ -70,6 +70,7 @@ def check_records(
     try:
         records = tuple(batch.records(0, views=True))
     except (CorruptRecordError, LimitExceededError):
+        # Kafka has no error code for records that cannot be decompressed.
         is_compressed = batch.codec is not Codec.NONE
         return RecordErrors(
             ErrorCode.UNKNOWN_SERVER_ERROR if is_compressed else ErrorCode.INVALID_RECORD
