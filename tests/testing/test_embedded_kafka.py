@@ -455,6 +455,19 @@ async def test_the_next_coordinator_loads_the_groups_of_the_killed_one() -> None
         assert kafka.group_state("g") == "Empty"
 
 
+def test_only_a_killed_node_is_restarted() -> None:
+    """The restart of a live node raised KeyError, and made the next kill restart the listener."""
+    with EmbeddedKafka() as kafka:
+        for _ in range(2):
+            with pytest.raises(IllegalStateError, match="node 1 is alive; kill it first"):
+                kafka.restart(1)
+            kafka.kill(1)
+            host, _, port = kafka.address(1).partition(":")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((host, int(port)), 10)
+            kafka.restart(1)
+
+
 def test_without_a_live_node_there_are_no_leaders() -> None:
     with EmbeddedKafka({"t": 1}) as kafka:
         kafka.kill(1)

@@ -231,7 +231,10 @@ class EmbeddedKafka:
             self._portal.call(self._server.wait_down, node_id)
 
     def restart(self, node_id: int) -> None:
-        """Restart a killed node on its port. Leaders do not move back."""
+        """Restart a killed node on its port. Leaders do not move back. Raises: IllegalStateError if
+        the node is alive."""
+        if self._cluster.nodes[node_id].is_alive:
+            raise IllegalStateError(f"node {node_id} is alive; kill it first")
         self._call(self._server.restart, node_id)
         if self._portal is not None:
             self._portal.call(self._server.wait_up, node_id)
