@@ -104,7 +104,9 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
     The block also raises TransactionOutcomeUnknownError, if the coordinator has not responded to
     the commit within `delivery_timeout_ms`, or before the close of the producer ended; ClosedError
     if the producer was closed in the block; ProducerFencedError, when another producer has begun
-    with this `transactional_id`; AuthorizationError; BrokerError.
+    with this `transactional_id`; AuthorizationError; BrokerError. At its beginning it raises
+    RequestTimeoutError if the transaction cannot begin within `delivery_timeout_ms`, and
+    IllegalStateError while another one of the producer is open.
     """
 
     _hot_methods = frozenset(("send_nowait",))  # `Explained` adds nothing to its calls
@@ -118,7 +120,8 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         """When the block ended, on the loop's clock; infinity before."""
 
     async def __aenter__(self) -> Self:
-        """Begin. Waits until the last transaction has ended for certain."""
+        """Begin. Waits until the last transaction has ended for certain, for at most
+        `delivery_timeout_ms`."""
         timeout = self._producer._options.transaction_timeout or self._default_timeout
         await self._producer._begin(self, timeout)
         self._is_open = True

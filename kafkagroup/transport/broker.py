@@ -402,8 +402,8 @@ class BrokerClient:
         `BrokerConnection.request`.
 
         Raises: TransportError, RemoteProtocolError, AuthenticationError, UnsupportedVersionError;
-        IllegalStateError in another process or event loop; before the first login has succeeded,
-        also another KafkaGroupError of the source of credentials.
+        IllegalStateError in another process or event loop; another KafkaGroupError of the source of
+        credentials, unless `logins` knows of a successful login.
         """
         if timeout is None and isinstance(request, LookUp):
             return await self._look_up(

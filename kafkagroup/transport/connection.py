@@ -229,8 +229,8 @@ class BrokerConnection:
         the host, and knows the addresses of earlier look-ups.
 
         Raises: ConnectionLostError, RequestTimeoutError, RemoteProtocolError, AuthenticationError;
-        UnsupportedVersionError by a broker without SASL; ConfigurationError for certificates that
-        cannot be read; another KafkaGroupError of the source of credentials.
+        UnsupportedVersionError for a broker without SASL; ConfigurationError for certificate files
+        that cannot be used; another KafkaGroupError of the source of credentials.
         """
         name = f"{escaped(host)}:{port}"
         security = options.security

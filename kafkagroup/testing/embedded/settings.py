@@ -27,7 +27,7 @@ class BrokerSettings:
     group_min_session_timeout: float = 6.0
     """The shortest session timeout that a member of a classic group may request."""
     group_max_session_timeout: float = 1800.0
-    """The longest one."""
+    """The longest session timeout that it may request."""
     group_max_size: int = 2**31 - 1
     """The largest number of members in a group."""
     consumer_groups: bool = True
