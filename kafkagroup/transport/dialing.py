@@ -60,8 +60,8 @@ async def open_stream(
 async def connect(
     family: int, address: tuple[Any, ...], source: tuple[Any, ...] | None
 ) -> ByteStream:
-    """Connect to one address, from the local address `source` if it is not None. Raises:
-    OSError."""
+    """Connect to one address, from the local address `source` if it is not None; host "" is any.
+    Raises: OSError."""
     # Imported here: `anyio.abc` is a tenth of the import time of a consumer.
     from kafkagroup.transport.plain_stream import PlainStream
 
@@ -86,10 +86,13 @@ async def connect(
 def _targets(
     found: Resolved, port: int, source: Resolved | None, source_port: int
 ) -> list[_Target]:
-    """Return the addresses to try, each with a local address of the same family if there is a
-    `source`; an address without one is left out."""
+    """Return the addresses to try. If there is a `source`, each has a local address of the same
+    family, and one without is left out."""
     if source is None:
-        return [(family, _with_port(address, port), None) for family, address in found.addresses]
+        any_host = ("", source_port) if source_port else None
+        return [
+            (family, _with_port(address, port), any_host) for family, address in found.addresses
+        ]
     # Reversed: of several local addresses of one family, the first counts.
     local = {f: _with_port(a, source_port) for f, a in reversed(source.addresses)}
     return [(f, _with_port(a, port), local[f]) for f, a in found.addresses if f in local]

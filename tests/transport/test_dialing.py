@@ -146,6 +146,14 @@ async def test_a_local_address_is_of_the_family_of_the_brokers(hosts: Hosts) -> 
         await dial("kafka", source_host="here")
 
 
+async def test_a_source_port_needs_no_source_host(hosts: Hosts) -> None:
+    """Without a source_host it was ignored."""
+    hosts.names["kafka"] = Resolved([(V4, ("10.0.0.1", 0))])
+    hosts.behaviours = {"10.0.0.1": 0.0}
+    await dial("kafka", source_port=4711)
+    assert [what[1:] for what in hosts.dialled] == [(V4, ("10.0.0.1", 9092), ("", 4711))]
+
+
 async def test_a_source_host_that_is_not_resolved_is_named(hosts: Hosts) -> None:
     """The error seemed to be about the broker's name."""
     hosts.names["kafka"] = Resolved([(V4, ("10.0.0.1", 0))])
