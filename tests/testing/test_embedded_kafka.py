@@ -556,6 +556,8 @@ def test_topics_and_groups_can_be_changed_from_a_thread() -> None:
     assert kafka.log_end("t", 0) == 0
     with pytest.raises(ConfigurationError, match="3 nodes with 1 ports"):
         EmbeddedKafka(nodes=3, ports=[9092])
+    with pytest.raises(ConfigurationError, match="nodes=0; expected at least 1"):
+        EmbeddedKafka(nodes=0)
 
 
 @LOOPS

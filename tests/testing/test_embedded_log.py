@@ -45,6 +45,9 @@ def test_append_accepts_exactly_one_valid_batch() -> None:
     log = PartitionLog()
     with pytest.raises(ValueError, match="expected one whole batch"):
         log.append(batch(1) + batch(2))
+    for size in (0, 8, 16):
+        with pytest.raises(ValueError, match=f"expected one whole batch, not 0 in {size} bytes"):
+            log.append(batch(1)[:size])
     with pytest.raises(ValueError, match="expected one whole batch"):
         log.append(batch(1)[:-1])
     with pytest.raises(CorruptRecordError):

@@ -92,9 +92,11 @@ class EmbeddedKafka:
         may authenticate with OAUTHBEARER, and must if there are no `users`. There is no
         authorization.
 
-        Raises: ConfigurationError.
+        Raises: ConfigurationError; BrokerError for a topic that cannot be created.
         """
-        if nodes < 1 or (ports and len(ports) != nodes):
+        if nodes < 1:
+            raise ConfigurationError(f"nodes={nodes}; expected at least 1")
+        if ports and len(ports) != nodes:
             raise ConfigurationError(
                 f"{nodes} nodes with {len(ports)} ports: give one port per node"
             )

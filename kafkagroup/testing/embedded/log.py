@@ -70,7 +70,9 @@ class PartitionLog:
         Raises: ValueError unless `data` is exactly one batch, or whole messages that end at or
         above the log's end; CorruptRecordError if it is damaged.
         """
-        if len(data) >= PREFIX.size and PREFIX.unpack_from(data)[2] < 2:
+        if len(data) < PREFIX.size:
+            raise ValueError(f"expected one whole batch, not 0 in {len(data)} bytes")
+        if PREFIX.unpack_from(data)[2] < 2:
             return self._append_messages(bytes(data))
         placed = with_base_offset(data, self.end, self.epoch)
         batches = tuple(read_batches(placed, topic="", partition=-1))
