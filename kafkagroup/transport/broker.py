@@ -25,6 +25,7 @@ from kafkagroup.errors import (
     KafkaGroupError,
     RemoteProtocolError,
     RequestTimeoutError,
+    UnsupportedVersionError,
 )
 from kafkagroup.transport.connection import IDENTITY_REQUEST, BrokerConnection
 from kafkagroup.transport.identity import ClusterIdentity, ForeignClusterError, MisdirectedError
@@ -369,11 +370,15 @@ class BrokerClient:
         except RETRIED_ERRORS:
             raise
         except KafkaGroupError as error:
-            # The source of credentials has failed, or the broker has no SASL. Once a login has
-            # succeeded this is retried, as an AuthenticationError is.
+            # The source of credentials has failed, or the broker has no SASL, which is an
+            # UnsupportedVersionError. Once a login has succeeded this is retried, as an
+            # AuthenticationError is.
             if logins is None or not logins.has_worked:
                 raise
-            failure = AuthenticationError(f"{escaped(self.host)}:{self.port}: {error}")
+            is_of_source = not isinstance(error, UnsupportedVersionError)
+            failure = AuthenticationError(
+                f"{escaped(self.host)}:{self.port}: {error}", is_of_source=is_of_source
+            )
             logins.failed(self.address, failure, anyio.current_time())
             raise failure from error
         if logins is not None:

@@ -458,16 +458,17 @@ class BrokerConnection:
                 continue
             try:
                 lifetime = await self._authenticate(mechanism, is_renewal=True)
-            except KafkaGroupError as error:
+            except KafkaGroupError as failure:
+                error = failure
+                if not isinstance(failure, RETRIED_ERRORS):
+                    # Such as a ConfigurationError of the source of credentials: as it is, it would
+                    # end the clients whose requests are in flight.
+                    error = AuthenticationError(f"{self._name}: {failure}", is_of_source=True)
+                    error.__cause__ = failure
                 left = ends_at - self._clock()
                 # Once requests are held back, SaslHandshake may have been sent, after which the
                 # broker takes no requests of the old session.
                 if self._reauthenticated is not None or left <= 0:
-                    if not isinstance(error, RETRIED_ERRORS):
-                        # Such as a ConfigurationError of the source of credentials: as it is, it
-                        # would end the clients whose requests are in flight.
-                        cause, error = error, AuthenticationError(f"{self._name}: {error}")
-                        error.__cause__ = cause
                     self._end(error)
                     return None
                 self.on_renewal(error)

@@ -693,8 +693,11 @@ async def test_a_failing_renewal_is_reported_after_ten_seconds(
         await broker.aclose()
 
 
+@pytest.mark.parametrize(
+    "failure", [OSError("the vault restarts"), ConfigurationError("no token")], ids=repr
+)
 async def test_sessions_are_renewed_by_one_connection_while_the_source_fails(
-    network: Any, monkeypatch: pytest.MonkeyPatch
+    network: Any, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     monkeypatch.setattr("random.uniform", min)  # all at the same moment
     network.handlers[HERE] = Gate([40_000] * 50)
@@ -704,7 +707,7 @@ async def test_sessions_are_renewed_by_one_connection_while_the_source_fails(
         broker = BrokerClient(1, *HERE, tasks, from_source(source), logins=logins)
         for connection_id in "abcde":
             await broker.connect(connection_id)
-        source.failures = [OSError("the vault restarts") for _ in range(9)]
+        source.failures = [failure] * 9
         began = len(source.times)
         await anyio.sleep(60)
         assert source.failures == []
@@ -714,6 +717,26 @@ async def test_sessions_are_renewed_by_one_connection_while_the_source_fails(
         pauses = [b - a for a, b in pairwise(failed)]
         assert min(pauses) >= 0.1, "none asks it when another one has just failed"
         await broker.aclose()
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError("the vault restarts"), ConfigurationError("no token")], ids=repr
+)
+async def test_one_login_tries_for_all_brokers_while_the_source_fails(
+    network: Any, failure: Exception
+) -> None:
+    """An error of this library counted for one broker: the source was asked for each."""
+    there = ("other", 9092)
+    network.handlers |= {HERE: Gate(), there: Gate()}
+    source, logins = Source([failure] * 2), Logins()
+    logins.watch(lambda _: None)
+    logins.has_worked = True
+    async with network, anyio.create_task_group() as tasks:
+        for node_id, address in enumerate((HERE, there)):
+            broker = BrokerClient(node_id, *address, tasks, from_source(source), logins=logins)
+            with pytest.raises(AuthenticationError):
+                await broker.connect()
+    assert len(source.times) == 1
 
 
 async def test_mechanisms_get_the_host_without_its_final_dot(network: Any) -> None:

@@ -56,7 +56,7 @@ def join(
     caller: Caller,
     reply: Callable[[Any], None],
 ) -> None:
-    """Join a classic group. `reply` is called now, or when the rebalance completes."""
+    """Join a classic group. `reply` is called now, or when the rebalance completes or fails."""
     # An invalid request gets to `ClassicCoordinator.join`, which rejects it, on any node.
     is_valid = not cluster.classic_coordinator.check_join(request)
     consumer_group = cluster.consumer_coordinator.groups.get(request.group_id)
