@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 _MAX_NODES = 10_000
-"""Fetch and produce responses add nodes only up to this number: they could name any number between
-two metadata responses."""
+"""Fetch and produce responses add nodes only while fewer than this many are known: they could name
+any number between two metadata responses."""
 
 Racks = Mapping[str, tuple[frozenset[str], ...]]
 """Topic -> the racks of each partition's replicas, in the order of the partitions' numbers."""

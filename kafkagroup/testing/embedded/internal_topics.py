@@ -46,8 +46,8 @@ def is_internal(topic: str) -> bool:
 
 
 def create_internal_topic(cluster: Cluster, coordinator_type: int) -> None:
-    """Create the topic of a type of coordinator, unless it exists or no node is alive; nothing if
-    the settings have no internal topics."""
+    """Create the topic of a type of coordinator, unless it exists, no node is alive, or
+    `BrokerSettings.internal_topics` is False."""
     name = COORDINATOR_TOPICS[coordinator_type]
     if name in cluster.topics or not cluster.live_ids or not cluster.settings.internal_topics:
         return

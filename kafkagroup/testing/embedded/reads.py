@@ -107,8 +107,8 @@ class _FetchAttempt:
     existing_count: int = 0
     """Partitions that exist. Without any, waiting would bring no records."""
     must_answer_now: bool = False
-    """Whether the response cannot wait, for example because of an error. As in Kafka, the error of
-    a partition that does not exist can."""
+    """Whether the response cannot wait, for example because of an error. As in Kafka, it can with
+    the errors of partitions that do not exist."""
     new_leaders: set[int] = attrs.field(factory=set)
     """New leaders, which the response names with their addresses (KIP-951)."""
 
