@@ -154,6 +154,8 @@ class BrokerClient:
         self._connections: dict[str, BrokerConnection] = {}
         self._connecting: dict[str, anyio.Lock] = {}
         self._throttle = throttle or BrokerThrottle((host, port), {})
+        self._throttled_count = 0
+        """How many requests wait for the throttle."""
         self._troubles = troubles
         self._identity = identity
         self._on_misdirected = on_misdirected
@@ -206,10 +208,11 @@ class BrokerClient:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in flight, and no connection is being opened."""
+        """Whether no request is in flight or waits for the throttle, and no connection is being
+        opened."""
         # `idle_since` is infinite while a request is in flight.
         busy = (not c.is_closed and c.idle_since == math.inf for c in self._connections.values())
-        return not self._connecting and not any(busy)
+        return not (self._connecting or self._throttled_count) and not any(busy)
 
     def has_received_since(self, time: float) -> bool:
         """Return whether something was received at `time` or later, on an open connection."""
@@ -544,7 +547,11 @@ class BrokerClient:
         while True:
             connection = await self._connection(connection_id)
             if self._throttle.seconds_left:
-                await self._throttle.wait()
+                self._throttled_count += 1
+                try:
+                    await self._throttle.wait()
+                finally:
+                    self._throttled_count -= 1
             elif identified and not connection.is_identified:
                 await self._request_on(connection, connection_id, IDENTITY_REQUEST)
             else:

@@ -25,6 +25,7 @@ from kafkagroup.errors import (
 )
 from kafkagroup.testing.embedded.broker import write_response
 from kafkagroup.transport import connection
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.connection import BrokerConnection
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.types import TopicPartition
@@ -667,6 +668,25 @@ async def test_a_throttle_delays_every_connection_to_the_broker(network: Any) ->
         ("b", pytest.approx(2)),
         ("c", pytest.approx(5)),
     ]
+
+
+async def test_a_client_is_not_idle_while_a_request_waits_for_the_throttle(network: Any) -> None:
+    """A cluster forgot it as unused: the request then opened a connection that nothing closed."""
+
+    def respond(request: HeartbeatRequest) -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=0, throttle_time_ms=2000)
+
+    network.handlers[HERE] = lambda peer: peer.serve({HeartbeatRequest: respond})
+    async with network, anyio.create_task_group() as tasks:
+        broker = BrokerClient(1, *HERE, tasks, OPTIONS)
+        await broker.request(heartbeat("a"))
+        assert broker.is_idle
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(broker.request, heartbeat("b"))
+            await anyio.sleep(1)
+            assert not broker.is_idle
+        assert broker.is_idle
+        await broker.aclose()
 
 
 async def test_a_throttle_in_the_response_to_a_cancelled_request_applies(
