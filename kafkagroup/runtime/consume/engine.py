@@ -196,9 +196,17 @@ class Engine(FetchControl):
             matching = await self.topic_watch.list_matching(pattern)
             if self.topic_watch.pattern is not pattern:
                 return  # another subscription, or `unsubscribe`, has replaced it meanwhile
-            # Also if nothing matches: the member joins, to be in the group when a topic appears.
-            await self._subscribe(matching, pattern)
+            if not self._is_subscribed(matching, pattern):
+                # Also if nothing matches: the member joins, to be there when a topic appears.
+                await self._subscribe(matching, pattern)
         await self.new_partitions.wait_for_proof()
+
+    def _is_subscribed(self, topics: frozenset[str], pattern: re.Pattern[str]) -> bool:
+        """Whether a member is subscribed to these already: `_follow_metadata` has subscribed it
+        while the topics were listed. Another request would only make it join twice."""
+        subscriber, driver = self.subscriber, self._session.member.driver
+        is_member = driver is not None and not driver.closed.is_set()
+        return is_member and (subscriber.topics, subscriber.pattern) == (topics, pattern)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Own exactly these partitions, without membership."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 from kafkagroup import Consumer, Producer, TopicPartition
 from kafkagroup._values import evolve
 from kafkagroup.admin import Admin
+from kafkagroup.runtime.consume.topic_watch import TopicWatch
 from kafkagroup.testing.embedded import Change, Delay, EmbeddedKafka
 from kafkagroup.wire.messages.consumer_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
 )
+from kafkagroup.wire.messages.group import JoinGroupRequest
 from kafkagroup.wire.messages.metadata import MetadataRequest
 
 pytestmark = pytest.mark.anyio
@@ -121,6 +124,26 @@ async def test_a_subscription_replaces_a_pattern_while_topics_are_listed(cluster
         await anyio.sleep(30.0)
         assert {tp.topic for tp in one.assignment()} == {"b"}
         assert are_seldom(await requested(kafka), ["b"])
+
+
+async def test_topics_that_arrive_while_a_pattern_waits_for_more_are_joined_for_once(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second response was requested, to confirm the first one. By the first the member joined,
+    and after the second the group rebalanced for the same subscription."""
+    list_matching = TopicWatch.list_matching
+
+    async def list_slowly(watch: TopicWatch, pattern: re.Pattern[str]) -> frozenset[str]:
+        matching = await list_matching(watch, pattern)
+        await anyio.sleep(1.0)
+        return matching
+
+    monkeypatch.setattr(TopicWatch, "list_matching", list_slowly)
+    async with cluster("a", "b") as kafka, consumer(pattern="a", group_id="g") as one:
+        await one.wait_assignment()
+        await anyio.sleep(5.0)
+        assert len(kafka.requests(JoinGroupRequest)) == 2, "the first one gets the member's id"
+        assert one.metrics().rebalances == 1
 
 
 @WAYS
