@@ -261,8 +261,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 `metadata.max.age.ms`.
             retry_backoff_ms: Backoff before the first retry; it doubles, with jitter. In
                 milliseconds; default 100; Kafka's `retry.backoff.ms`.
-            retry_backoff_max_ms: Upper limit of that backoff. In milliseconds; default 1,000;
-                Kafka's `retry.backoff.max.ms`.
+            retry_backoff_max_ms: Upper limit of that backoff, before its jitter of a fifth. In
+                milliseconds; default 1,000; Kafka's `retry.backoff.max.ms`.
             request_timeout_ms: How long a response may take. In milliseconds; default 30,000;
                 Kafka's `request.timeout.ms`.
             metadata_recovery_rebootstrap_trigger_ms: How long all known brokers may fail before the

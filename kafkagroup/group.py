@@ -167,8 +167,8 @@ class GroupMember(Service):
                 Kafka's `request.timeout.ms`.
             retry_backoff_ms: Backoff before the first retry; it doubles, with jitter. In
                 milliseconds; default 100; Kafka's `retry.backoff.ms`.
-            retry_backoff_max_ms: Upper limit of that backoff. In milliseconds; default 1,000;
-                Kafka's `retry.backoff.max.ms`.
+            retry_backoff_max_ms: Upper limit of that backoff, before its jitter of a fifth. In
+                milliseconds; default 1,000; Kafka's `retry.backoff.max.ms`.
             metadata_recovery_rebootstrap_trigger_ms: How long all known brokers may fail before the
                 client forgets their addresses and asks only the bootstrap addresses, whose names it
                 resolves again (KIP-1102). It also asks those whenever no known broker responds. In

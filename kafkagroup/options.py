@@ -138,7 +138,7 @@ class CommonOptions:
         1, 100, "backoff before the first retry; it doubles, with jitter"
     )
     retry_backoff_max: float = milliseconds(
-        "retry_backoff_ms", 1_000, "upper limit of that backoff"
+        "retry_backoff_ms", 1_000, "upper limit of that backoff, before its jitter of a fifth"
     )
     metadata_recovery_rebootstrap_trigger: float = milliseconds(
         0,
@@ -677,8 +677,8 @@ class ProducerOptions(CommonOptions):
     linger: float = milliseconds(
         0,
         0,
-        "how long a batch waits for further records before it is sent. With 0 it is sent at once,"
-        " and holds what arrives while the requests before it are in flight",
+        "how long a batch waits for further records before it is sent. With 0 it is sent as soon as"
+        " the requests before it allow, with what has arrived until then",
     )
     batch_size: int = integer(
         1,

@@ -153,7 +153,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             compression_level: How much work compression is: gzip 1 to 9, lz4 1 to 17, zstd -131072
                 to 22; `None`: the default of the codec.
             linger_ms: How long a batch waits for further records before it is sent. With 0 it is
-                sent at once, and holds what arrives while the requests before it are in flight. In
+                sent as soon as the requests before it allow, with what has arrived until then. In
                 milliseconds; default 0; Kafka's `linger.ms`.
             batch_size: The limit of a batch in bytes, before compression; a larger record has a
                 batch of its own. Default 1,000,000; Kafka's `batch.size`.
@@ -173,8 +173,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 Kafka's `request.timeout.ms`.
             retry_backoff_ms: Backoff before the first retry; it doubles, with jitter. In
                 milliseconds; default 100; Kafka's `retry.backoff.ms`.
-            retry_backoff_max_ms: Upper limit of that backoff. In milliseconds; default 1,000;
-                Kafka's `retry.backoff.max.ms`.
+            retry_backoff_max_ms: Upper limit of that backoff, before its jitter of a fifth. In
+                milliseconds; default 1,000; Kafka's `retry.backoff.max.ms`.
             metadata_max_age_ms: How old metadata may get. In milliseconds; default 300,000; Kafka's
                 `metadata.max.age.ms`.
             metadata_recovery_rebootstrap_trigger_ms: How long all known brokers may fail before the

@@ -598,6 +598,14 @@ async def test_a_partitions_error_is_also_in_the_offsets_of_all_partitions() -> 
             assert codes == [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE]
 
 
+def test_what_does_not_exist_is_named() -> None:
+    kafka = EmbeddedKafka({"t": 1}, listen=False)
+    with pytest.raises(ConfigurationError, match="there is no topic typo"):
+        kafka.produce("typo", ["lost"])
+    with pytest.raises(ConfigurationError, match="expected an error code for a partition"):
+        kafka.fail(OffsetFetchRequest, Close(), partition=TopicPartition("t", 0))
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_port_in_use_leaves_nothing_behind() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

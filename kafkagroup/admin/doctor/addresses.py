@@ -143,7 +143,7 @@ def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLC
     day = time.strftime("%Y-%m-%d", time.gmtime(ends))
     text = f"{version}; the certificate is for {names or 'no name'} and valid until {day}"
     if left < _EXPIRES_SOON:
-        return warning("TLS", subject, text, f"renew it within {left / 86400:.0f} days")
+        return warning("TLS", subject, text, f"renew it within {left / 86400:.1f} days")
     if not context.check_hostname:
         advice = "set ssl_endpoint_identification_algorithm='https'"
         return warning("TLS", subject, f"{text}; its names are not checked", advice)

@@ -75,7 +75,8 @@ async def examine_cluster(servers: Sequence[Address], options: ClientOptions) ->
                 tasks.start_soon(check_advertised, broker)
     findings = [summary, *(found[broker.node_id] for broker in brokers)]
     if count > _MAX_BROKERS:
-        text = f"{count - _MAX_BROKERS} more brokers"
+        more = count - _MAX_BROKERS
+        text = f"{more} more broker{'' if more == 1 else 's'}"
         findings.append(not_checked("advertised address", "", text))
     return findings
 

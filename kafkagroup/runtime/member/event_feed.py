@@ -41,9 +41,9 @@ class EventFeed:
     def open(self, buffer: int, check: Callable[[], None] = lambda: None) -> GroupEvents:
         """Return a reader of later events, with room for `buffer` events. The reader calls `check`
         before each event: it raises in another process or event loop than the client's. Raises:
-        ConfigurationError if `buffer` is below 1."""
-        if buffer < 1:
-            raise ConfigurationError(f"buffer={buffer}; expected at least 1")
+        ConfigurationError unless `buffer` is a whole number from 1."""
+        if not isinstance(buffer, int) or buffer < 1:
+            raise ConfigurationError(f"buffer={buffer!r}; expected a whole number, at least 1")
         reader = GroupEvents(buffer)
         reader._set_check(check)
         self._readers.add(reader)

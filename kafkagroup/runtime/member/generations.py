@@ -70,12 +70,13 @@ class Generation:
 
     @property
     def leader_id(self) -> str:
-        """The member that computed the assignments."""
+        """The leader: the member that computed the assignments, or, as a static member that came
+        back, got them as they were (KIP-814)."""
         return self._info.leader_id
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member computed the assignments."""
+        """Whether this member is the leader, see `leader_id`."""
         return self._info.is_leader
 
     @property

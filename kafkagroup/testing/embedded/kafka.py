@@ -337,8 +337,10 @@ class EmbeddedKafka:
         return self._call(self._cluster.append, self._partition(topic, partition), batch)
 
     def partitions(self, topic: str) -> int:
-        """Return the topic's partition count."""
-        return len(self._cluster.topics[topic].partitions)
+        """Return the topic's partition count. Raises: ConfigurationError if there is none."""
+        if (found := self._cluster.topics.get(topic)) is None:
+            raise ConfigurationError(f"there is no topic {topic}")
+        return len(found.partitions)
 
     def log_start(self, topic: str, partition: int) -> int:
         """Return the first offset that can be read."""
@@ -439,12 +441,15 @@ class EmbeddedKafka:
         `Close(before=True)` prevents it. `node_id` and `when` select requests. If several faults
         match a request, the oldest one applies.
 
-        With a `partition`, `action` must be an error code, and `when` has no effect. Only the entry
+        With a `partition`, `action` must be an error code (ConfigurationError), and `when` has no
+        effect. Only the entry
         of that partition has the error code, in the next `times` responses to DescribeProducers,
         Fetch, ListOffsets, OffsetFetch, OffsetForLeaderEpoch, Produce or WriteTxnMarkers that have
         such an entry. With `executed`, the records of that entry of a Produce, or its marker, are
         appended all the same.
         """
+        if partition is not None and not isinstance(action, int):
+            raise ConfigurationError(f"action={action!r}; expected an error code for a partition")
         fault = Fault(api, action, times, node_id, when, partition, executed)
         self._call(self._faults.rules.append, fault)
         return fault

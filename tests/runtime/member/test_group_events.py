@@ -491,5 +491,7 @@ def test_events_need_a_group_coordinated_by_kafka() -> None:
     for one in (elsewhere, member):
         with pytest.raises(ConfigurationError, match="a group that Kafka coordinates"):
             one.events()
-    with pytest.raises(ConfigurationError, match="buffer=0; expected at least 1"):
-        consumer().events(0)
+    wrong: Any
+    for wrong in (0, "x"):
+        with pytest.raises(ConfigurationError, match=f"buffer={wrong!r}; expected a whole number"):
+            consumer().events(wrong)
