@@ -85,7 +85,7 @@ class Option:
         is_private: bool = False,
     ) -> None:
         self.default = default
-        """`REQUIRED` if there is none. If it is None, users may pass None."""
+        """`_values.REQUIRED` if there is none. If it is None, users may pass None."""
         self.text = text
         """What it means, in Markdown, for the documentation."""
         self.annotation = annotation
@@ -105,11 +105,13 @@ class Option:
         self.suffix = suffix
         """The unit, if the option's name ends with it and the field's name does not."""
         self.text_type = text_type
-        """The type that the command line parses text into; None if no text has the value."""
+        """The type that the command line parses text into; None if the value cannot
+        be written as text."""
         self.otherwise = otherwise
-        """The meaning of None: a value, or the name of an option whose value is used instead."""
+        """The meaning of None: a value, in the unit of the signature; or the name of the option,
+        declared before this one, whose value is used instead."""
         self.is_private = is_private
-        """Whether no constructor takes it: `compat` sets it, for a client that has it."""
+        """Whether no constructor takes it. `compat` sets it, for a library that has it."""
 
     def checked(self, name: str, value: Any, before: Mapping[str, Any]) -> Any:
         """Check a value; return it as the library stores it. Raises: ConfigurationError.
@@ -133,7 +135,8 @@ class Option:
 
 
 def _described(value: object) -> str:
-    """Describe a value of the wrong type. Other objects may hold a secret, and are not shown."""
+    """Describe a value of the wrong type. Objects of other types than those below may hold
+    a secret, and are not shown."""
     match value:
         case None:
             return "=None"
@@ -276,8 +279,9 @@ def takes_options(cls: Any) -> Callable[[Init], Init]:
     """Decorate a constructor that has the options of `cls` among its parameters.
 
     The constructor itself is empty: its signature and docstring are for callers, type checkers and
-    `help()`. The checked options, and the other arguments, go to the object's `_set_up`. The error
-    for an unknown option names what to write instead.
+    `help()`. Each call calls `self._set_up(options, *others, *positional)`: the checked options,
+    `cls.checked(given)`; the other parameters, in the order of the signature; and what `*args` of
+    the constructor would get. The error for an unknown option names what to write instead.
     """
 
     def decorate(init: Init) -> Init:
@@ -289,7 +293,7 @@ def takes_options(cls: Any) -> Callable[[Init], Init]:
         parameters = (*names, *keywords)
         others = [name for name in parameters if name not in declared(cls)]
 
-        @hides_values
+        @hides_values  # from the variables in a traceback
         @wraps(init)
         def construct(self: Any, *args: Any, **given: Any) -> None:
             check_keywords(type(self).__name__, parameters, args, given)

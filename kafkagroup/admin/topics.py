@@ -39,6 +39,7 @@ from kafkagroup.wire.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponseTopic,
 )
+from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["Attempts", "add_partitions", "create", "delete", "describe", "list_all"]
 
@@ -103,7 +104,8 @@ class Attempts(ChangeAttempts):
         Raises: BrokerError while there is no controller.
         """
         request = _metadata_request([name])
-        # After a lost response more than one broker is asked: one may lag behind.
+        # After a lost response another broker is asked if the first one does not know the topic: it
+        # may lag behind. One that knows it may lag, too; then the codes `done` tell, see `check`.
         ask = cluster.describe_topics if self.is_lost else cluster.request_any
         response = await ask(request)
         topic = next((t for t in response.topics if t.name == name), _UNKNOWN)
@@ -177,8 +179,11 @@ async def delete(cluster: Cluster, name: str, attempts: Attempts) -> None:
     before = attempts.before
     existed = before is not None and not before.error_code
     # `before` is not None if it existed, but type checkers do not see that.
-    if attempts.is_lost and before is not None and existed and found.topic_id != before.topic_id:
-        return  # it is absent, or was recreated: another client's topic must stay
+    if attempts.is_lost and before is not None and existed:
+        has_ids = NO_ID not in (found.topic_id, before.topic_id)  # brokers since 2.8
+        was_recreated = has_ids and found.topic_id != before.topic_id
+        if found.error_code in ABSENT or was_recreated:
+            return  # another client's topic of this name must stay
     request = DeleteTopicsRequest(topic_names=(name,), timeout_ms=_timeout_ms(cluster))
     # Version 6 only adds topic ids, in a layout that brokers before 2.8 do not know; all releases
     # up to 4.3 support version 5 or an earlier one.

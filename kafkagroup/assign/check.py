@@ -49,8 +49,8 @@ class Kind(Enum):
     """A partition is assigned twice. Entries of the three kinds above do not count."""
     INCOMPLETE = "incomplete"
     """A partition of a subscribed topic is assigned to no member that may have it. If HANDED_OVER
-    is a rule too, a partition does not count while another member's newest claim keeps one of its
-    subscribers from getting it."""
+    is a rule too, a partition may stay unassigned as long as the newest claim of one member keeps
+    it from a subscriber of its topic that is another member."""
     HANDED_OVER = "handed-over"
     """A partition is assigned to a member while another member has a newest claim to it: both would
     process its records (KIP-429). The claim counts even if that member no longer subscribes to the
@@ -82,8 +82,8 @@ EVEN = VALID | {Kind.UNBALANCED}
 the same topics."""
 
 STICKY = EVEN | {Kind.MOVED_WITHOUT_NEED}
-"""EVEN, and with no unneeded move: sticky. Also cooperative sticky, if the group's final assignment
-is compared to the claims before its first round."""
+"""EVEN, and with no unneeded move. The assignor sticky obeys it; cooperative-sticky too, if the
+group's final assignment is compared to the claims before its first round."""
 
 COOPERATIVE = EVEN | {Kind.HANDED_OVER}
 """The rules for each round of a cooperative rebalance."""
@@ -124,7 +124,7 @@ def violations(
     """Return the violations of `rules` by `assignment`, sorted by kind, then by partition.
 
     UNBALANCED and MOVED_WITHOUT_NEED are checked only if every partition is assigned to one member
-    that may have it: so not for a cooperative round that withholds a partition, but for the next.
+    that may have it: not for a cooperative round that withholds a partition, only for the next one.
     A member without an entry has no partitions.
     O(partitions log partitions + pairs of member and topic, subscribed or held).
     """
@@ -136,6 +136,7 @@ def violations(
         found += checker.unbalanced()
     if Kind.MOVED_WITHOUT_NEED in rules and checker.is_complete:
         found += checker.moved_without_need()
+    # By value: a string is hashed faster than a member of an enum.
     rank = {kind.value: index for index, kind in enumerate(Kind)} if found else {}
     return tuple(
         sorted(
@@ -146,7 +147,7 @@ def violations(
 
 
 class _Checker:
-    """The checks of one assignment; the spec and the assignment are read once."""
+    """The checks of one assignment, which share what they read of it and of the spec."""
 
     def __init__(self, spec: GroupSpec, assignment: Assignment, *, cooperative: bool) -> None:
         self._spec = spec
@@ -202,7 +203,9 @@ class _Checker:
 
     def incomplete(self) -> Iterator[Violation]:
         for tp in self._missing:
-            yield Violation(Kind.INCOMPLETE, (), (tp,), f"{tp} is assigned to no member")
+            yield Violation(
+                Kind.INCOMPLETE, (), (tp,), f"{tp} is assigned to no member that may have it"
+            )
 
     def handed_over(self) -> Iterator[Violation]:
         for tp, new_owners in self._new_owners.items():
@@ -212,7 +215,8 @@ class _Checker:
                     yield Violation(Kind.HANDED_OVER, (new_owner, *others), (tp,), text)
 
     def _must_wait(self, tp: TopicPartition) -> bool:
-        """Return whether a claim keeps the partition from a subscriber: from all but its owner."""
+        """Return whether a claim keeps the partition from a subscriber. It does so from every one
+        but the owner, if there is one."""
         if tp not in self._newest_claims:
             return False
         owner_count = 0 if self._owner(tp) is None else 1

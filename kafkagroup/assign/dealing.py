@@ -23,7 +23,8 @@ def deal(
     waiting = sorted(due)
     start = done = 0  # how many partitions, and how many rounds, are dealt
     while waiting:
-        # Until this round the same members get a partition, so one slice has a member's part.
+        # `until`: the round after which the first member has all that it is due. Up to it the same
+        # members take part in each round, so one slice has a member's part.
         until = min(due[member] for member in waiting)
         width = len(waiting)
         end = start + (until - done) * width
@@ -42,10 +43,11 @@ def deal_near(
 ) -> dict[int, list[TopicPartition]]:
     """Deal partitions to members in a rack that has a replica of them, then the others as `deal`.
 
-    Partitions with replicas in the fewest members' racks come first. Of these racks, each goes to
-    the one whose members must still get the most, and there to the next member in turn. This is
-    greedy, so not always optimal. The partitions of each member are sorted. `rack`: member -> its
-    rack, where known; `replicas`: partition -> the racks of its replicas, empty if unknown.
+    Partitions with replicas in the fewest members' racks come first. A partition goes to that of
+    these racks whose members must still get the most, and there to the next member in turn. This is
+    greedy, so not always optimal. The partitions of each member are sorted. `due`: as for `deal`;
+    `rack`: member -> its rack, where known; `replicas`: partition -> the racks of its replicas,
+    empty if unknown.
     O(partitions log partitions). Source: KIP-881.
     """
     left = dict(due)  # member -> how many partitions it must still get

@@ -45,6 +45,7 @@ FIELDS: Mapping[str, Callable[[Record], str]] = {
     "time": _time,
     "key": lambda record: _text(record.key),
     "value": lambda record: _text(record.value),
+    # Bytes of a name that are not UTF-8 were decoded as surrogates, and are shown as in values.
     "headers": lambda record: ",".join(
         f"{_text(name.encode(errors='surrogateescape'))}={_text(value)}"
         for name, value in record.headers

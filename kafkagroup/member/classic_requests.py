@@ -18,7 +18,7 @@ from kafkagroup.wire.messages.group import (
 __all__ = ["heartbeat_request", "join_request", "leave_request", "sync_request"]
 
 _MAX_REASON = 255
-"""Characters of a reason that brokers keep (KIP-800)."""
+"""The most characters of a reason, as in Java's clients (KIP-800)."""
 
 
 def join_request(member: Member) -> JoinGroupRequest:

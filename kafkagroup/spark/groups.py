@@ -35,6 +35,8 @@ _MEMBER = (
     "member_id: string, instance_id: string, client_id: string, client_host: string, epoch: int,"
     " state: int, partitions: int, since: timestamp"
 )
+# `changes`: "joined", "left" and the like -> the owners that did so since the last epoch, as
+# `timeline.State` has them. `last_owners`: of partitions that may have no owner now.
 _TIMELINE = (
     f"group_id string, generation int, changes map<string, array<string>>,"
     f" rebalances array<struct<{_REBALANCE}>>, ownership array<struct<{_SPAN}>>,"
@@ -70,18 +72,18 @@ _STATE = (
 )
 """SQL for the state from which a timeline continues, as `_state` reads it."""
 
-_MEMBER_FIELDS = (
+_RECORD_MEMBER_FIELDS = (
     "m.member_id, m.instance_id, m.client_id, m.client_host, m.epoch, m.state, m.assigned"
 )
 _RECORD_FIELDS = (
-    "log_offset",
+    "log_offset",  # first, because `timelines` sorts the structs
     "record",
     "kind",
     "removed",
     "unix_micros(log_time) AS time",
     "generation.number AS generation",
     "unix_micros(generation.state_time) AS state_time",
-    f"transform(members, m -> struct({_MEMBER_FIELDS})) AS members",
+    f"transform(members, m -> struct({_RECORD_MEMBER_FIELDS})) AS members",
 )
 
 _MAX_GROUPS_IN_MEMORY = 100

@@ -191,12 +191,15 @@ def pattern(text: str) -> re.Pattern[str]:
 
 def partitions(text: str) -> tuple[TopicPartition, ...]:
     """Parse `{"orders": [0, 1]}`."""
+    found = json.loads(text)
+    if any(not isinstance(numbers, list) for numbers in found.values()):
+        raise ValueError('expected topics with lists of partitions, such as {"orders": [0, 1]}')
     return tuple(
         sorted(
             {
-                TopicPartition(topic, _whole(p, 0, MAX_INT32))
-                for topic, ps in json.loads(text).items()
-                for p in ps
+                TopicPartition(topic, _whole(number, 0, MAX_INT32))
+                for topic, numbers in found.items()
+                for number in numbers
             }
         )
     )

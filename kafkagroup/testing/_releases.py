@@ -22,13 +22,14 @@ HOST = "127.0.0.1"
 Ports = Mapping[str, int]
 """Listener name -> port, of one node."""
 
-# Kafka allows other names too, but looks up their settings in lower case.
+# Kafka looks up the settings of a listener by its name in lower case: two names that differ only by
+# case would share them.
 _LISTENER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 @attrs.frozen
 class JarSet:
-    """The jars of one class path."""
+    """Jars of one version of a product, for a class path."""
 
     product: str
     version: str
@@ -39,7 +40,7 @@ class JarSet:
     required_jar: str
     """Glob pattern of a jar that the folder must contain."""
     is_complete: bool = False
-    """Whether `artefacts` is the whole class path; if not, their dependencies belong to it too."""
+    """Whether `artefacts` are all jars; if not, their dependencies belong to the set too."""
 
     @property
     def name(self) -> str:
@@ -47,6 +48,8 @@ class JarSet:
         return f"{self.product.lower()}-{self.version}"
 
 
+# A ZooKeeper server that runs alone, for members that are kept in ZooKeeper; that of a Kafka before
+# 4.0 is in the jars of its release.
 ZOOKEEPER = JarSet(
     "ZooKeeper",
     "3.9.3",
@@ -104,7 +107,7 @@ TOOLS = JarSet(
 
 @attrs.frozen
 class Release:
-    """How to run one release. A cluster is given as node id -> the node's ports."""
+    """How to run one release. A cluster is given as node id, from 1 on -> the node's ports."""
 
     version: str
     slf4j_version: str
@@ -172,9 +175,16 @@ class Release:
         """Return the main class and arguments that format a node's directory; empty for ZooKeeper.
 
         `scram_users` maps the names of users that authenticate with SCRAM to their passwords.
+        Raises: ConfigurationError for what the tool would read as something else.
         """
         if self.uses_zookeeper:
             return ()
+        for text in (*(scram_users or {}), *(scram_users or {}).values()):
+            if "," in text or text[:1] == '"' or text[-1:] == '"':
+                raise ConfigurationError(
+                    "Kafka's storage tool takes no name or password for SCRAM that has a comma, or"
+                    " a double quote at an end"
+                )
         tool = ("kafka.tools.StorageTool", "format", "--config", "server.properties")
         added = (
             argument

@@ -53,7 +53,8 @@ class Coordinators:
 
     def __init__(self, request: RequestCoordinator) -> None:
         self.unknown_to: Address | None = None
-        """The address of the last broker that was asked for a coordinator, if it named none."""
+        """The address of the last broker that was asked for a coordinator, if it named none: others
+        are asked before it."""
         self._request = request
         self._known: dict[tuple[CoordinatorType, str], Node] = {}
         self._in_flight: dict[tuple[CoordinatorType, str], _LookUp] = {}
@@ -95,6 +96,7 @@ class Coordinators:
         return node
 
     async def _look_up(self, key: str, kind: CoordinatorType) -> Node:
+        # Of version 4 on; `wire.shapes` converts it for earlier ones.
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=(key,))
         broker, response = await self._request(request)
         found = next((c for c in response.coordinators if c.key == key), None)
@@ -111,7 +113,8 @@ class Coordinators:
         return Node(found.node_id, found.host, found.port)
 
     def store(self, node: Node, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> None:
-        """Note the coordinator that was found."""
+        """Note the coordinator that was found. Watchers are not called. Also called for what the
+        thread of a member has found."""
         self._known.pop((kind, key), None)  # put at the end: those found last are kept
         if len(self._known) >= _MAX_KNOWN:
             del self._known[next(iter(self._known))]

@@ -1,7 +1,7 @@
 """TCP keepalive: the system probes an idle connection, and ends it if nothing answers.
 
-The probes also keep the entries of firewalls and load balancers from expiring. Without values of
-its own a system begins after two hours.
+The probes also keep the entries of firewalls and load balancers from expiring. If a connection
+sets no values, the system begins to probe after two hours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Generate and compile codecs: straight-line Python for one message in one version.
 
 A decoder checks every length against the available bytes before it uses it. It returns a message,
-or raises `DecodeError` or a subclass. `schema` declares the messages, and `codec` caches the
-compiled codecs. Source: KIP-482, and KIP-893 for structs that may be null.
+or raises `DecodeError` or a subclass. `schema` has the types by which `messages` declares them, and
+`codec` caches the compiled codecs. Source: KIP-482, and KIP-893 for structs that may be null.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from kafkagroup.wire.schema import (
 __all__ = ["MAX_ELEMENTS", "MAX_NUMBERS", "MAX_STRING", "compile_decoder", "compile_encoder"]
 
 MAX_ELEMENTS = 250_000
-"""The maximum number of elements in all arrays of one message. The metadata of 200,000 partitions,
+"""The maximum number of elements in all arrays of one message, unless the decoder is given another
+limit; numbers count less. The metadata of 200,000 partitions,
 about the most in any cluster of Kafka, has somewhat fewer. More objects would fill the memory,
 because an element of three bytes takes a hundred as an object, and the garbage collector would stop
 all threads for more than 50 ms to traverse them."""
@@ -149,7 +150,8 @@ class _Module:
         self.lines.append("    " * self.indent + line)
 
     def name(self, stem: str, value: Any) -> str:
-        """Bind a value to a name of the generated module; return the name."""
+        """Bind a value to a name of the generated module; return the name. A value that is bound
+        has one name for each stem: None is bound to several."""
         for known, bound in self.names.items():
             if bound is value and known.startswith(stem):
                 return known
@@ -169,7 +171,7 @@ def _layout(codes: str) -> _struct.Struct:
     return _struct.Struct(">" + codes)
 
 
-def _present(cls: type, version: int) -> list[tuple[str, Field]]:
+def _untagged(cls: type, version: int) -> list[tuple[str, Field]]:
     """Return the fields that are not tagged in this version, in the order of the wire."""
     return [
         (name, spec)
@@ -180,12 +182,12 @@ def _present(cls: type, version: int) -> list[tuple[str, Field]]:
 
 def _tagged(cls: type, version: int) -> list[tuple[str, Field]]:
     """Return the fields that are tagged in this version, by ascending tag."""
-    present = [
+    tagged = [
         (name, spec)
         for name, spec in fields_of(cls).items()
         if version in spec.versions and version in spec.tagged
     ]
-    return sorted(present, key=lambda item: item[1].tag or 0)
+    return sorted(tagged, key=lambda item: item[1].tag or 0)
 
 
 def _defaults(cls: type) -> dict[str, Any]:
@@ -221,7 +223,7 @@ def _smallest(kind: Kind, version: int, flexible: bool) -> int:
         return 1 if flexible else 4
     inline = sum(
         1 if _is_null_marked(spec, version) else _smallest(spec.kind, version, flexible)
-        for _, spec in _present(kind, version)
+        for _, spec in _untagged(kind, version)
     )
     return max(1, inline + flexible)  # 1 also for a struct without fields, or any count would pass
 
@@ -232,7 +234,8 @@ def _is_null_marked(spec: Field, version: int) -> bool:
 
 
 def _fixed_runs(fields: list[tuple[str, Field]]) -> Iterator[list[tuple[str, Field]]]:
-    """Group adjacent fields of fixed width, so that one `struct` call handles them all."""
+    """Group adjacent fields of fixed width, so that one `struct` call handles them all. Each other
+    field is a run of its own."""
     run: list[tuple[str, Field]] = []
     for item in fields:
         kind = item[1].kind
@@ -267,9 +270,9 @@ def compile_decoder(cls: type, version: int) -> Decoder:
     title = f"{cls.__name__} v{version}"
     out("def decode(buf, pos, limit):")
     out("    try:")
-    # The last argument is the list `shared`, one for the whole message, because nested arrays
-    # count, too: how many more elements are allowed, the limit, a cache of short arrays of numbers,
-    # and the view that records are slices of.
+    # The last argument is the list `shared`: how many more elements are allowed, the limit, a cache
+    # of short arrays of numbers, and the view that records are slices of. There is one for the
+    # whole message, because nested arrays count, too.
     view = "memoryview(buf).toreadonly()" if out.has_records else "None"
     out(f"        return {entry}(buf, pos, len(buf), [limit, limit, {{}}, {view}])")
     out("    except ENDS_EARLY:")
@@ -308,7 +311,7 @@ def _write_decoder(out: _Module, cls: type, *, as_row: bool = False) -> str:
     out(f"def {entry}(buf, pos, end, shared):")
     out.indent += 1
     values = {name: out.name("D", default) for name, default in _defaults(cls).items()}
-    for run in _fixed_runs(_present(cls, out.version)):
+    for run in _fixed_runs(_untagged(cls, out.version)):
         _read_run(out, run)
         values.update({name: f"f_{name}" for name, _ in run})
     if out.flexible:
@@ -366,8 +369,9 @@ def _read_length(out: _Module, wide: bool) -> None:
 def _read_value(
     out: _Module, name: str, kind: Kind, *, nullable: bool, target: str = "", null: int = 255
 ) -> None:
-    """Write code that reads one value into `target`, or else `f_<name>`. Errors show `name`; `null`
-    is the marker of a struct that is null."""
+    """Write code that reads one value into `target`, or else `f_<name>`. An array is always read
+    into `f_<name>`: it is no element of another one. Errors show `name`; `null` is the marker of a
+    struct that is null."""
     target = target or f"f_{name}"
     if isinstance(kind, type):
         read = f"{target}, pos = read_{kind.__name__}(buf, pos"
@@ -525,11 +529,11 @@ def _write_encoder(out: _Module, cls: type) -> str:
         if out.version not in spec.versions and not spec.ignorable:
             default = out.name("D", defaults[name])
             out(f"if value.{name} != {default}: raise not_in_version({name!r})")
-    for run in _fixed_runs(_present(cls, out.version)):
+    for run in _fixed_runs(_untagged(cls, out.version)):
         _write_run(out, run)
     if out.flexible:
         _write_tags(out, _tagged(cls, out.version), defaults)
-    elif not _present(cls, out.version):
+    elif not _untagged(cls, out.version):
         out("pass")
     out.indent -= 1
     return entry

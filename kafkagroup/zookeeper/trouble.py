@@ -37,7 +37,7 @@ _ALL = (_CONNECTING, _REGISTERING, _READING, _CONFIRMING, _CLAIMING, _EXCLUDING)
 
 
 class TroubleReporter:
-    """Reports the problems of one member."""
+    """Reports the problems of one member. Times are on the loop's clock, except those in events."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class TroubleReporter:
 
     def on_end(self, member: Member) -> None:
         """Forget the reported problems of a member that has left or failed. A driver that was
-        cancelled ends in another phase: its problems stay reported."""
+        cancelled, with its client, ends in another phase: its problems stay reported."""
         if member.phase in (Phase.LEFT, Phase.FAILED):
             for what in _ALL:
                 self._troubles.forget(self._key(what))

@@ -55,7 +55,7 @@ def test_an_unknown_member_is_a_violation() -> None:
     group = spec({"a": 2}, x=member("a"))
     assert violations(group, assigned(x="a0", ghost="a1")) == (
         Violation(Kind.NOT_A_MEMBER, ("ghost",), tps("a1"), "ghost is not a member and gets a/1"),
-        Violation(Kind.INCOMPLETE, (), tps("a1"), "a/1 is assigned to no member"),
+        Violation(Kind.INCOMPLETE, (), tps("a1"), "a/1 is assigned to no member that may have it"),
     )
     assert violations(group, assigned(x="a0 a1", ghost="")) == ()
 
@@ -92,8 +92,8 @@ def test_a_partition_with_two_owners_is_a_violation() -> None:
 def test_an_unassigned_partition_is_a_violation() -> None:
     group = spec({"a": 3, "unwanted": 1}, x=member("a"), y=member("a"))
     assert violations(group, assigned(x="a1")) == (
-        Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is assigned to no member"),
-        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is assigned to no member"),
+        Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is assigned to no member that may have it"),
+        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is assigned to no member that may have it"),
     )
 
 
@@ -101,13 +101,15 @@ def test_a_cooperative_rebalance_may_withhold_partitions_that_another_owns() -> 
     group = spec({"a": 3}, x=member("a", "a0 a1"), y=member("a"))
     assert violations(group, assigned(x="a0", y="a2"), COOPERATIVE) == ()
     assert violations(group, assigned(x="a0 a1"), COOPERATIVE) == (
-        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is assigned to no member"),
+        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is assigned to no member that may have it"),
     )
 
 
 def test_a_cooperative_rebalance_may_not_withhold_partitions_only_the_owner_can_get() -> None:
     group = spec({"a": 1}, x=member("a", "a0"), y=member("b"))
-    left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is assigned to no member")
+    left_out = Violation(
+        Kind.INCOMPLETE, (), tps("a0"), "a/0 is assigned to no member that may have it"
+    )
     assert violations(group, assigned(), COOPERATIVE) == (left_out,)
 
 
@@ -160,7 +162,9 @@ def test_a_stale_claim_neither_blocks_nor_hides_a_move() -> None:
 
 def test_a_claim_to_a_missing_partition_is_ignored() -> None:
     group = spec({"a": 1, "b": 1}, x=member("a", "a5"), y=member("ab"))
-    left_out = Violation(Kind.INCOMPLETE, (), tps("a0"), "a/0 is assigned to no member")
+    left_out = Violation(
+        Kind.INCOMPLETE, (), tps("a0"), "a/0 is assigned to no member that may have it"
+    )
     assert violations(group, assigned(y="b0"), COOPERATIVE) == (left_out,)
 
 
@@ -279,7 +283,7 @@ def test_moves_for_balance_or_from_innewest_claims_are_no_violation() -> None:
 def test_balance_and_needless_moves_are_checked_only_for_complete_assignments() -> None:
     group = spec({"a": 4}, x=member("a", "a0 a1 a2"), y=member("a", "a3"))
     assert violations(group, assigned(y="a0 a1 a3"), STICKY) == (
-        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is assigned to no member"),
+        Violation(Kind.INCOMPLETE, (), tps("a2"), "a/2 is assigned to no member that may have it"),
     )
     assert violations(group, assigned(y="a0 a1 a3"), STICKY - {Kind.INCOMPLETE}) == ()
     # y gets two in the next round.
@@ -303,7 +307,7 @@ def test_only_the_requested_rules_are_checked() -> None:
 
 def test_a_violation_reads_as_a_sentence() -> None:
     (violation,) = violations(spec({"a": 1}, x=member("a")), assigned())
-    assert str(violation) == "incomplete: a/0 is assigned to no member"
+    assert str(violation) == "incomplete: a/0 is assigned to no member that may have it"
 
 
 def test_long_lists_are_shortened() -> None:

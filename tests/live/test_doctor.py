@@ -376,6 +376,6 @@ async def test_disabled_verification_is_reported(listeners: Listeners) -> None:
 
 
 async def test_invalid_input_is_an_error() -> None:
-    for given in ({"timeout": 0}, {"bootstrap_servers": ""}):
+    for given in ({"timeout": 0}, {"bootstrap_servers": ""}, {"groups": "g"}, {"topics": "t"}):
         with pytest.raises(ConfigurationError):
             await anext(examine(**{"bootstrap_servers": "a:1", **given}))

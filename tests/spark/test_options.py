@@ -506,6 +506,10 @@ def test_sasl_options_become_security_arguments_and_the_password_is_not_shown() 
             {**MINIMAL, "assign": '{"a": [0]}'},
             "give one of the options subscribe, subscribePattern and assign",
         ),
+        (
+            {"bootstrap.servers": "k", "assign": '{"orders": "12"}'},
+            "expected topics with lists of partitions",
+        ),
         ({**MINIMAL, "path": "x"}, "unknown options: path; expected bootstrap"),
         # An object in Python, which a connection would refuse later.
         ({**MINIMAL, "ssl.context": "x"}, "unknown options: ssl.context"),

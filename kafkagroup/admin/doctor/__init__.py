@@ -36,21 +36,26 @@ async def examine(
     topics: Iterable[str] = (),
     timeout: float = 10.0,
 ) -> AsyncIterator[Finding]:
-    """Yield the findings for the installation, the bootstrap servers, the cluster behind them and
-    its advertised addresses, then groups and topics: those of one server, group or topic together,
-    when its checks have ended.
+    """Yield the findings for the installation, the bootstrap servers, the cluster behind them with
+    its advertised addresses, clock and offsets topic, then groups and topics: those of one server,
+    group or topic together, when its checks have ended.
 
-    A check that depends on a failed one is left out. But if no bootstrap server can be used, the
-    cluster, each group and each topic are reported as not checked.
+    The checks of one of these stop at the first that fails; the next one is checked all the same.
+    But if no bootstrap server can be used, the cluster, each group and each topic are reported as
+    not checked.
 
     `timeout`: seconds for each connection and for each response. Raises: ConfigurationError.
     """
     if not 0 < timeout < 3600:
         raise ConfigurationError(f"timeout={timeout}; expected seconds, above 0 and below 3600")
+    for name, given in (("groups", groups), ("topics", topics)):
+        if isinstance(given, str):  # else its characters would be checked
+            raise ConfigurationError(f"{name}={given!r}; expected several names, not one alone")
     options = ClientOptions(
         client_id=client_id, security=security, connect_timeout=timeout, request_timeout=timeout
     )
     addresses = dict.fromkeys(parse_servers(bootstrap_servers))
+    # Without a C compiler the package is installed without its compiled modules.
     if not uncompiled.is_compiled():
         yield warning("installation", "", uncompiled.UNCOMPILED, uncompiled.advice())
     good: list[Address] = []

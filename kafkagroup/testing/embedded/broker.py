@@ -202,14 +202,12 @@ def _api_versions(
         error_code=ErrorCode.NONE,
         api_keys=keys,
         supported_features=tuple(
-            SupportedFeatureKey(
-                name=name,
-                # Clients that send a version below 4 cannot handle a lowest level of 0.
-                min_version=0 if caller.version >= 4 else 1,
-                max_version=highest,
-            )
+            SupportedFeatureKey(name=name, min_version=0, max_version=highest)
             for name, (highest, _) in features.items()
+            # Clients that send an earlier version cannot handle a lowest level of 0.
+            if caller.version >= 4
         ),
+        # Only this feature changes while the cluster runs.
         finalized_features_epoch=cluster.transaction_version_changes,
         # A feature of level 0 is not listed.
         finalized_features=tuple(
@@ -220,8 +218,8 @@ def _api_versions(
     )
 
 
-# These two requests get here only if SASL is off or the client is already authenticated: otherwise
-# the connection's `SaslAuthenticator` responds to them.
+# These two requests get here only if SASL is off, or the client is authenticated and does not renew
+# its session: otherwise the connection's `SaslAuthenticator` responds to them.
 
 
 def _sasl_handshake(

@@ -79,7 +79,8 @@ def sync(
     caller: Caller,
     reply: Callable[[Any], None],
 ) -> None:
-    """Sync a classic group. `reply` is called now, or when the leader has sent the assignments."""
+    """Sync a classic group. `reply` is called now, when the leader has sent the assignments, or
+    when the next rebalance begins."""
     # An invalid request gets to `ClassicCoordinator.sync`, as in `join`.
     is_valid = not cluster.classic_coordinator.check_sync(request, caller)
     if is_valid and not _coordinates(cluster, node_id, request.group_id):
@@ -169,8 +170,11 @@ def describe_consumer_groups(
     cluster: Cluster, node_id: int, request: ConsumerGroupDescribeRequest, caller: Caller
 ) -> ConsumerGroupDescribeResponse:
     """Describe consumer groups (KIP-848), each with its own error."""
+    is_enabled = cluster.settings.consumer_groups
 
     def describe_one(group_id: str) -> consumer_describe.DescribedGroup:
+        if not is_enabled:
+            return describe_with_error(group_id, ErrorCode.UNSUPPORTED_VERSION)
         if cluster.coordinator_of(group_id) == node_id:
             return cluster.consumer_coordinator.describe(group_id)
         return describe_with_error(group_id, ErrorCode.NOT_COORDINATOR)
@@ -202,7 +206,8 @@ def delete_groups(
 
 def _coordinates(cluster: Cluster, node_id: int, group_id: str) -> bool:
     """Whether this node handles the group's requests. An empty group id has no coordinator: every
-    node handles its requests, and rejects them."""
+    node handles its requests, and rejects them. Not used where a group with the empty id may be
+    described or deleted."""
     return not group_id or cluster.coordinator_of(group_id) == node_id
 
 

@@ -34,8 +34,10 @@ from kafkagroup.wire.messages.group import (
     JoinGroupRequest,
     LeaveGroupRequest,
 )
+from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponse
 from kafkagroup.wire.messages.offset_delete import OffsetDeleteRequest
 from kafkagroup.wire.messages.offsets import OffsetCommitRequest
+from kafkagroup.wire.schema import NO_ID
 
 pytestmark = pytest.mark.anyio
 
@@ -331,6 +333,30 @@ async def test_a_topic_is_deleted_once(network: Any, fault: Any) -> None:
             kafka.fail(DeleteTopicsRequest, fault)
             assert await admin.delete_topics(["t"]) == ("t",)
             assert await refused(admin.delete_topics(["t"])) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_topic_that_cannot_be_looked_up_is_not_taken_for_deleted(network: Any) -> None:
+    """The request was lost. The look-up before the next attempt had an error, and so no topic id:
+    the call returned success, and the topic was still there."""
+
+    def denied(response: MetadataResponse) -> MetadataResponse:
+        refused = [
+            evolve(topic, error_code=code, topic_id=NO_ID, partitions=())
+            for topic in response.topics
+            for code in [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+        ]
+        return evolve(response, topics=tuple(refused))
+
+    async with kafka_behind(network, idle_limit=9e9) as kafka:
+        async with Admin(bootstrap_servers="kafka-1:9092") as admin:
+            kafka.fail(DeleteTopicsRequest, Close(before=True))
+            kafka.fail(
+                MetadataRequest,
+                Change(denied),
+                when=lambda request: bool(request.topics and kafka.requests(DeleteTopicsRequest)),
+            )
+            assert await admin.delete_topics(["t"]) == ("t",)
+            assert await admin.list_topics() == ()
 
 
 async def test_a_topic_that_was_recreated_meanwhile_is_not_deleted(network: Any) -> None:
