@@ -434,6 +434,11 @@ class TestListeners:
     def test_listeners_use_the_given_mechanisms(self, listener: Listener, protocol: str) -> None:
         assert listener.protocol == protocol
 
+    @pytest.mark.parametrize("users", [{"a,b": "c"}, {"a": "b,c"}, {"a": '"b"'}])
+    def test_scram_users_that_the_tool_would_split_are_refused(self, users: dict[str, str]) -> None:
+        with pytest.raises(ConfigurationError, match="a comma, or a double quote at an end"):
+            find_release("4.3.1").format_command("id", users)
+
     def test_scram_users_exist_at_the_start(self) -> None:
         bare = find_release("4.3.1").format_command("id")
         assert find_release("4.3.1").format_command("id", {"ann": "a"}) == (
