@@ -434,11 +434,13 @@ class _Step:
             return
         token = self._token()
         replaces = member.member_id if member.phase is Phase.MEMBER else None
-        # What is being computed has no assignment for the new member id.
+        # What is being computed has no assignment for the new member id, and a list that is being
+        # read may lack its node: that would look deleted.
         self._set(
             registering=token,
             registration=member.registration + 1,
             must_register=False,
+            reading=None,
             computing=None,
         )
         metadata = Metadata(member.config.protocol_type, member.protocols)

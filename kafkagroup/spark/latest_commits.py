@@ -82,11 +82,13 @@ def latest_commits(
             "struct(offset, topic_id, false AS removed) AS known_last",
             "recent AS known_recent",
         )
+        # The offsets of a topic that was recreated since have nothing to do with the new ones.
+        is_recreated = "coalesce(last.topic_id <> known_last.topic_id, false)"
+        same_topic = f"filter(coalesce(known_recent, array()), x -> NOT {is_recreated})"
         new = new.join(known, [*KEY], "full").selectExpr(
             *KEY,
             "coalesce(last, known_last) AS last",
-            "array_sort(concat(coalesce(known_recent, array()), coalesce(recent, array())))"
-            " AS recent",
+            f"array_sort(concat({same_topic}, coalesce(recent, array()))) AS recent",
         )
     newest = f"reverse(slice(reverse(recent), 1, {WINDOW}))"
     return new.where("NOT last.removed").selectExpr(

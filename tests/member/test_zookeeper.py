@@ -288,6 +288,18 @@ def test_new_metadata_is_registered_in_a_new_node():
     assert effects == [ReadMembers(token=11)]
 
 
+def test_a_list_that_was_requested_before_a_registration_does_not_count():
+    """It lacked the new node. The member took that for deleted, and registered again."""
+    member, effects = run(
+        attrs.evolve(OWNING, reading=9), RejoinRequested(now=101.0, reason="a topic has grown")
+    )
+    assert effects == [Register(token=10, member_id="me-2", data=DATA, replaces="me-1")]
+    member, effects = run(member, MembersRead(now=101.0, token=9, version=8, nodes=(ME,)))
+    assert (effects, member.must_register) == ([], False)
+    member, effects = run(member, Registered(now=101.0, token=10))
+    assert (effects, member.must_register) == ([ReadMembers(token=11)], False)
+
+
 def test_a_rejoin_registers_again_so_that_all_members_compute():
     _, effects = run(OWNING, RejoinRequested(now=101.0, reason="a topic has grown"))
     assert effects == [Register(token=10, member_id="me-2", data=DATA, replaces="me-1")]

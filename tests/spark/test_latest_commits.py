@@ -71,3 +71,23 @@ def test_new_commits_are_merged_into_those_before(spark: Any) -> None:
         ("idle", 0): (4, [(2, 4, 98)]),
         ("new", 0): (1, [(9, 1, 108)]),
     }
+
+
+def test_commits_to_a_topic_that_was_recreated_since_are_dropped(spark: Any) -> None:
+    """The commits to the new topic looked like a rewind."""
+    ends = rows_of(
+        spark,
+        [("t", "old" if n < 3 else "new", 0, 0, 100, at(n), True) for n in range(6)],
+        LOG_ENDS,
+    )
+
+    def merged(before: Any, *events: Any) -> Any:
+        commits = history.commits(frame(spark, *events))
+        return latest_commits(commits, measured_commits(commits, ends), before)
+
+    first = merged(None, *(committed("g", 0, n, 90 + n, "old") for n in range(3)))
+    assert [c.committed for c in first.first().recent] == [90, 91, 92]
+    second = merged(first, *(committed("g", 0, n, n, "new") for n in range(3, 6)))
+    assert [c.committed for c in second.first().recent] == [3, 4, 5]
+    third = merged(second, committed("g", 0, 5, 6, None))
+    assert [c.committed for c in third.first().recent][:3] == [3, 4, 5]

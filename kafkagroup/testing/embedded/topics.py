@@ -69,7 +69,7 @@ def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> Meta
         topics = [_described_topic(cluster, topic) for topic in cluster.topics.values()]
     else:
         if any(topic.topic_id != NO_ID for topic in requested):
-            # As in Kafka: if the request has topic ids, names are ignored.
+            # As in Kafka: if the request has topic ids, entries with only a name are ignored.
             requested = tuple(topic for topic in requested if topic.topic_id != NO_ID)
         create_unknown = request.allow_auto_topic_creation and cluster.settings.auto_create_topics
         topics = [_requested_topic(cluster, topic, create_unknown) for topic in requested]
@@ -89,14 +89,15 @@ def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> Meta
 def _requested_topic(
     cluster: Cluster, requested: MetadataRequestTopic, create_unknown: bool
 ) -> MetadataResponseTopic:
-    if requested.name is None:
+    has_id = requested.topic_id != NO_ID  # then, as in Kafka, a name beside it is ignored
+    if has_id:
         found = cluster.topic_by_id(requested.topic_id)
     else:
-        found = cluster.topics.get(requested.name)
+        found = cluster.topics.get(requested.name or "")
     if found is not None:
         return _described_topic(cluster, found)
     error = ErrorCode.UNKNOWN_TOPIC_ID
-    if requested.name is not None:
+    if requested.name is not None and not has_id:
         error = cluster.check_topic(requested.name)
         if not error:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
