@@ -293,7 +293,7 @@ class BrokerClient:
             return connection
         # The broker may only be slow. Then it may respond here before it does on a new connection,
         # and new connections would be more load.
-        del self._connections[connection_id]
+        self._connections.pop(connection_id, None)  # it may have been closed as idle meanwhile
         try:
             replacement = await self._connect(connection_id)
         except BaseException:
