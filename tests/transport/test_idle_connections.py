@@ -12,6 +12,7 @@ from memory_network import api_versions
 
 from kafkagroup.broker import Broker
 from kafkagroup.errors import ConnectionLostError, RequestTimeoutError
+from kafkagroup.transport.broker import MAIN
 from kafkagroup.transport.options import ClientOptions
 from kafkagroup.wire.messages.group import (
     HeartbeatRequest,
@@ -151,6 +152,19 @@ async def test_requests_at_the_same_time_share_a_check(network: Any) -> None:
         (2, ApiVersionsRequest),
         *[(2, HeartbeatRequest)] * 3,
     ]
+
+
+async def test_a_connection_may_be_closed_while_it_is_checked(network: Any) -> None:
+    """It had left the client's table, and KeyError ended the request."""
+    network.idle_limit = 5.0
+    scripted = Scripted()
+    async with open_broker(network, scripted) as broker:
+        await anyio.sleep(10)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(broker.request, HEARTBEAT)
+            await anyio.sleep(0.1)
+            await broker.disconnect(MAIN)
+    assert scripted.seen[-1] == (2, HeartbeatRequest)
 
 
 async def test_the_connection_to_a_slow_broker_is_kept(network: Any) -> None:
