@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 
 from kafkagroup._text import escaped
 
@@ -21,10 +22,10 @@ def reason(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error.__cause__, BaseExceptionGroup):
         return ", ".join(dict.fromkeys(map(reason, error.__cause__.exceptions)))
-    number = error.errno if isinstance(error, OSError) else None
-    if number is not None and number > 0:
-        return os.strerror(number)
-    # A failed name look-up has a number that is not an errno.
+    # The number of a failed name look-up is not an errno, but positive too on macOS and Windows.
+    is_numbered = isinstance(error, OSError) and not isinstance(error, socket.gaierror)
+    if is_numbered and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
     return escaped((isinstance(error, OSError) and error.strerror) or str(error))
 
 

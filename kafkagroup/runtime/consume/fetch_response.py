@@ -313,9 +313,11 @@ class ResponseHandler:
             # This client does not know the error codes of newer brokers: they may be about leaders.
             return code not in FETCH_ACTIONS
         self._back_off(owned)
-        # Only once all buffered records are delivered: they are valid, and a reset would drop them.
-        if action is FetchAction.RESET and owned.position == owned.fetch_offset:
-            if self._is_leader(owned.tp, node_id):
+        if action is FetchAction.RESET:
+            # Only once all buffered records are delivered: they are valid, and a reset would drop
+            # them.
+            is_delivered = owned.position == owned.fetch_offset
+            if is_delivered and self._is_leader(owned.tp, node_id):
                 owned.is_out_of_range = True
                 self._engine.look_up_positions()
             return False

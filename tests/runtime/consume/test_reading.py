@@ -583,6 +583,19 @@ async def test_a_position_out_of_range_without_a_reset_policy_is_an_error(readin
         assert await offsets_of(c, 1) == [9]
 
 
+async def test_a_reset_that_waits_for_buffered_records_is_no_trouble(reading: Any) -> None:
+    """It was reported with advice about topics and leaders while the application was busy."""
+    async with reading() as (kafka, consumer), consumer() as c:
+        await c.assign([TP])
+        assert await offsets_of(c, 1) == [0]
+        fault = kafka.fail(FetchRequest, E.OFFSET_OUT_OF_RANGE, partition=TP, times=None)
+        await anyio.sleep(60)
+        assert fault.hits > 2
+        assert [
+            f.problem for f in c.health().findings if f.problem is HealthProblem.NO_PROGRESS
+        ] == []
+
+
 async def test_a_repeated_ineffective_reset_causes_no_hot_loop(reading: Any) -> None:
     """L6: at most 20 requests a second under a permanent error."""
     async with reading() as (kafka, consumer), consumer() as c:
