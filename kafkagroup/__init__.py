@@ -60,8 +60,8 @@ _HOMES = {
     "wire.compression": ("Codec",),
     "zookeeper.membership": ("ZooKeeperMembership",),
 }
-"""Module -> the public names that it defines. Type checkers read them in `__init__.pyi`, which
-`docs/site/made.py` writes from this table."""
+"""Module in `kafkagroup` -> the names that are imported from it. Type checkers read them in
+`__init__.pyi`, which `docs/site/made.py` writes from this table."""
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)
 

@@ -9,10 +9,11 @@ def backoff(attempt: int, first: float, most: float, jitter: float) -> float:
     """Return the seconds to wait before retry number `attempt` (from 1): `first`, doubled with each
     attempt up to `most`, and then plus or minus 20%. So the longest pause is 1.2 times `most`.
 
-    `jitter` lies in [0, 1). Without it, members that lost a broker at the same time would reconnect
-    at the same time. Source: KIP-580.
+    `first` and `most` are in seconds. `jitter` is a random number in [0, 1). Without it, members
+    that lost a broker at the same time would reconnect at the same time. Source: KIP-580.
     """
-    exponent = min(attempt - 1, 30)  # `float` raises OverflowError for a power above 1,023
+    # `float` raises OverflowError from 2**1024 on; `most` is reached long before 2**30.
+    exponent = min(attempt - 1, 30)
     return min(most, first * float(2**exponent)) * (0.8 + 0.4 * jitter)
 
 

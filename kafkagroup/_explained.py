@@ -59,10 +59,11 @@ def explains_unknown_keywords(method: Method) -> Method:
     """
     code = unwrap(method).__code__
     named_count = code.co_argcount + code.co_kwonlyargcount
-    # All parameters but `self`, with that of `*args`, if there is one, which comes last.
+    # All parameters but `self`. That of `*args` comes after the named ones.
     names = frozenset(code.co_varnames[1 : named_count + bool(code.co_flags & CO_VARARGS)])
     if not names or code.co_flags & CO_VARKEYWORDS:
         return method
+    # Those that can be passed by name: not `*args`, and not positional-only ones.
     keywords = names.intersection(code.co_varnames[code.co_posonlyargcount : named_count])
     waits = bool(code.co_flags & CO_COROUTINE)
 

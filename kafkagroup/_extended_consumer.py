@@ -30,15 +30,15 @@ class Extension(Protocol):
         """Whether the extension computes assignments, and not one of the consumer's assignors."""
 
     def protocol_type(self) -> str:
-        """Return the kind of group."""
+        """Return the protocol type of the group."""
 
     def supported_protocols(self) -> SupportedProtocols:
-        """Return name and metadata of the protocols to join with."""
+        """Return name and metadata of the protocols to join with, the preferred first."""
 
     def perform_assignment(
         self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
     ) -> dict[str, bytes]:
-        """Return member id -> assignment, from the members' metadata. Must not block."""
+        """Return member id -> assignment. `members`: member ids with metadata. Must not block."""
 
     def note_joined(
         self, generation: int, member_id: str, protocol: str, assignment: bytes
@@ -76,8 +76,9 @@ class ExtendedSubscriber(Subscriber):
         await super().assign(generation)
 
     async def compute(self, work: Compute) -> dict[str, bytes]:
-        """Let the extension assign, if it performs assignments. If the protocol is that of one of
-        the consumer's assignors, wait first until the metadata of all members' topics is known."""
+        """Let the extension assign, if it performs assignments; else one of the consumer's
+        assignors. The extension may use the assignor named as the protocol, which needs the
+        metadata of all members' topics: wait for it first."""
         if not self._extension.performs_assignment:
             return await super().compute(work)
         if work.protocol_name in self._assignors:

@@ -1,9 +1,9 @@
-"""Public names whose extra may not be installed. A stand-in takes the place of such a name.
+"""Public names that need an extra. If it is not installed, a stand-in takes the name's place.
 
 `help()`, completion in a REPL, `from ... import *` and editors read each name of a package. An
-ImportError there would hide all the others. So one can look at a stand-in, also with `hasattr` and
-`isinstance`, which are False. To call it, to derive a class from it and to read an attribute raise
-an error that says what to install.
+ImportError there would hide all the others. So importing the stand-in raises no error; it has no
+attributes for `hasattr`, and no instances for `isinstance`. Calling it, deriving a class from it
+and reading an attribute raise an error that says what to install.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def require(library: str, *, what: str, extra: str) -> None:
 
 
 def load_or_stand_in(package: str, module: str, name: str, *, extra: str) -> object:
-    """Return a name of a module in a package; where a library of `extra` is missing, a class of
-    that name that can only be looked at.
+    """Return what `module` of a package calls `name`; where a library of `extra` is missing, a
+    stand-in of that name.
 
     The import is tried at each call, so a notebook finds what it installs.
     """

@@ -137,7 +137,7 @@ _ANSWERS = {
     "transactional_id": _OF_PRODUCER,
     "value_serializer": _OF_PRODUCER,
 }
-"""Another client's option -> what to use instead, if that is not an option."""
+"""Another client's option -> what to use instead, if no option here does the same."""
 
 _OF_CONSUMERS = frozenset(
     (
@@ -214,11 +214,13 @@ def _answer(name: str, names: Collection[str]) -> str | None:
         if ours in names:
             return f"{name} is {ours} here"
     is_security = option in _SECURITY or option.startswith(("security_", "ssl_", "sasl_"))
-    takes_security = "security" in names  # `Security` itself takes none of the other options
+    # `Security` itself has no keyword `security`, and none of the clients' options.
+    takes_security = "security" in names
     if option in _ANSWERS and (takes_security or is_security) and _holds(option, names):
         return f"{name}: {_ANSWERS[option]}"
     if is_security and takes_security:
         return f"{name} is security=kafkagroup.Security({_SECURITY.get(option, option)}=...)"
+    # The most similar name, if it differs by few letters only: 0.8 of 1.
     near = get_close_matches(option, names, 1, 0.8)
     return f"did you mean {near[0]}?" if near else None
 
@@ -227,5 +229,5 @@ def _holds(option: str, names: Collection[str]) -> bool:
     """Return whether the answer for an option is true of the client that takes these keywords."""
     if option in _OF_CONSUMERS:
         return "enable_auto_commit" in names
-    # `Admin` has no metrics; producers and what belongs to a group have.
+    # `Admin` has no metrics. Producers, which take `linger_ms`, and members of groups have.
     return _ANSWERS[option] != _METRICS or "linger_ms" in names or "group_id" in names

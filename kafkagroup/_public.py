@@ -33,8 +33,8 @@ def public(cls: C) -> C:
 
 
 def late_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a public module (PEP 562): it imports `names` on first use, and
-    explains names that other clients have, or that are in another module.
+    """Return the `__getattr__` of a public module (PEP 562). It imports `names` on first use. For
+    a name that another client or another module has, its error says what to write.
 
     `names`: name -> where it is, such as "kafkagroup.errors.BrokerError".
     """

@@ -1,7 +1,8 @@
 """`Record`: the class of the records that the application gets.
 
-If a compiler is available, this module is compiled, with the types in `_record.pxd`. For type
-checkers `types` declares it with type parameters for key and value; at run time that is this class.
+If a compiler is available, this module is compiled, with the types in `_record.pxd`. Type checkers
+read the declaration in `kafkagroup.types`, with type parameters for key and value; at run time
+`kafkagroup.types.Record` is this class.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ class _Unread(Protocol):
     def read(self) -> Headers: ...
 
 
+# Compiled, up to 128 freed records are reused for new ones.
 @cython.freelist(128)
 @cython.cclass
 class Record:
     """One record as the application sees it: frozen, and compared by its values."""
 
-    # The public properties cannot be set, so a record is frozen, and `wire.records` can still fill
-    # it by plain assignments. In the compiled form these are C fields.
+    # The public properties cannot be set, so a record is frozen, but `wire.records` can still
+    # assign to these slots. In the compiled form they are C fields.
     __slots__ = (
         "_headers",
         "_key",
@@ -116,7 +118,7 @@ class Record:
 
     @property
     def offset(self) -> int:
-        """Its offset in the partition."""
+        """The record's offset in the partition."""
         return self._offset
 
     @property
@@ -160,7 +162,7 @@ class Record:
         return GenericAlias(cls, parts)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Called for a name that a record does not have."""
+        """Raise the error for a name that a record does not have."""
         from kafkagroup._foreign_names import unknown_attribute
 
         raise unknown_attribute(self, name)
@@ -198,7 +200,7 @@ class Record:
         return f"Record({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
     def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
-        # Equal in the compiled and the pure form, so that each reads the other's pickles.
+        # The same in the compiled and the uncompiled form, so that each reads the other's pickles.
         return Record, self._values()
 
 

@@ -15,15 +15,16 @@ import anyio
 __all__ = ["ENDING", "open_signal_receiver", "signals_of"]
 
 ENDING = ("SIGINT", "SIGTERM", "SIGBREAK")
-"""What asks a program to end. On Windows SIGBREAK comes from Ctrl-Break, and when a console is
-closed."""
+"""The signals that ask a program to end. Windows sends SIGBREAK for Ctrl-Break, and when a console
+is closed."""
 
 
 def open_signal_receiver(
     *names: str,
 ) -> AbstractContextManager[AsyncIterator[signal.Signals]]:
-    """As `anyio.open_signal_receiver`, but also for asyncio on Windows, and by name: names that the
-    platform lacks are left out. Without names: SIGINT, SIGTERM, and SIGBREAK of Windows.
+    """Receive signals by name, as `anyio.open_signal_receiver` does by number, but also for asyncio
+    on Windows. Names that the platform lacks are left out. Without names: SIGINT, SIGTERM, and
+    SIGBREAK of Windows.
 
     ```python
     with open_signal_receiver() as signals:
@@ -31,7 +32,7 @@ def open_signal_receiver(
             await consumer.stop()
     ```
 
-    Only in the main thread.
+    Call it in the main thread: Python sets signal handlers nowhere else.
     """
     return _opened(signals_of(*(names or ENDING)))
 
@@ -53,8 +54,8 @@ def _opened(numbers: tuple[signal.Signals, ...]) -> Iterator[AsyncIterator[signa
             yield signals
     finally:
         for number, handler in before.items():
-            # asyncio has installed the default handler: put back that of another library, or have
-            # the signal ignored again.
+            # asyncio's receiver has restored the default handler, not the one before: put back that
+            # of another library, or have the signal ignored again.
             is_replaced = signal.getsignal(number) is not handler
             is_foreign = callable(handler) and not _is_of_loop(handler)
             if is_replaced and (is_foreign or handler is signal.SIG_IGN):
@@ -84,5 +85,5 @@ def _handled(numbers: tuple[signal.Signals, ...]) -> Iterator[AsyncIterator[sign
             yield receiver
         finally:
             for number, handler in before.items():
-                # None: a handler that Python did not install, and cannot put back.
+                # None stands for a handler that Python did not install, and cannot put back.
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)

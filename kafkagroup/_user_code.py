@@ -23,7 +23,7 @@ def is_own_cancellation(error: BaseException) -> bool:
     try:
         task = asyncio.current_task()
     except RuntimeError:
-        return False  # trio, which has an exception of its own
+        return False  # under trio, which cancels by an exception of its own
     return task is not None and task.cancelling() > 0
 
 

@@ -60,7 +60,7 @@ class _Declared:
         self, module: str, attributes: dict[str, Attribute], frozen: bool, kw_only: bool, eq: bool
     ) -> None:
         self.module = module
-        """The module that declares it; a public class reports `kafkagroup` instead."""
+        """The module that declares the class; a public class reports `kafkagroup` instead."""
         self.attributes = attributes
         self.frozen = frozen
         self.kw_only = kw_only
@@ -87,7 +87,7 @@ class _LazyMethod:
     def __get__(self, instance: object, owner: type) -> Any:
         method = self._generate(self._owner)
         type.__setattr__(self._owner, self._name, method)
-        bind = getattr(method, "__get__", None)
+        bind = getattr(method, "__get__", None)  # None for the tuple `__attrs_attrs__`
         return method if bind is None else bind(instance, owner)
 
 

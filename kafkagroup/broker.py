@@ -69,13 +69,13 @@ class Broker(Explained, BrokerClient):
         *,
         offsets_channel_timeout: float | None = None,
     ) -> None:
-        """Nothing is connected before `connect()`; `open` does both.
+        """Create a client that is not connected before `connect()`; `open` also connects it.
 
         Args:
             node_id: The broker's id in its cluster; -1 if it is not known.
-            host: Its name or address.
-            port: Its port.
-            tasks: The task group in which its connections run.
+            host: The broker's host name or address.
+            port: The broker's port.
+            tasks: The task group in which the connections run.
             options: Timeouts, limits, TLS and SASL; `None`: the defaults of `ClientOptions`.
             offsets_channel_timeout: Requests for committed offsets have a connection of their own,
                 the offsets channel, and wait this many seconds for a response; `None`: they share
@@ -168,8 +168,9 @@ class Broker(Explained, BrokerClient):
         """Commit offsets on the offsets channel; generation -1 and member id "" for a caller that
         is not a member.
 
-        With `topic_ids`, of all the topics, a broker of 4.1 or later takes topics by id: it refuses
-        the offsets of a topic that was deleted and recreated. The response has names either way.
+        With `topic_ids`, topic name -> id for each topic in `offsets`, a broker of 4.1 or later
+        takes topics by id: it refuses the offsets of a topic that was deleted and recreated. The
+        response has names either way.
         """
         return await commit_offsets(
             self,
@@ -195,8 +196,10 @@ class Broker(Explained, BrokerClient):
         """Request a group's committed offsets, on the offsets channel. `partitions` None: those of
         all partitions.
 
-        With `member`, its id and epoch, a broker of 4.0 or later refuses a member that is not in
-        the group (KIP-848) with that epoch. `topic_ids` as in `commit_consumer_group_offsets`.
+        `member`: member id and epoch in a group of KIP-848. If they are given, a broker of 4.0 or
+        later refuses the request unless the group has the member with that epoch. `topic_ids` as
+        in `commit_consumer_group_offsets`. `require_stable`: if a transactional commit of a
+        partition is pending, the partition has an error, not its previous offset.
         """
         return await fetch_offsets(
             self,
@@ -226,7 +229,9 @@ class Broker(Explained, BrokerClient):
         """Join, and wait until all members have joined, or the coordinator has expired the others.
 
         With member id "", a coordinator responds MEMBER_ID_REQUIRED at once, with the id to join
-        with (KIP-394), unless `group_instance_id` is given.
+        with (KIP-394), unless `group_instance_id` is given. `protocols`: names and metadata, the
+        preferred first. Timeouts are in seconds. Requests with the same `connection_id` share a
+        connection.
         """
         config = MemberConfig(
             group_id=group,
@@ -288,7 +293,7 @@ class Broker(Explained, BrokerClient):
     async def leave_group(
         self, group: str, member_id: str, *, reason: str | None = None, connection_id: str = "group"
     ) -> LeaveGroupResponse:
-        """Leave, so that the group need not wait for the session timeout."""
+        """Leave the group, so that the other members need not wait for the session timeout."""
         request = leave_request(_member(group, member_id), reason or "")
         return await self.request(request, connection_id=connection_id)
 

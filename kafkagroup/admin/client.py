@@ -134,8 +134,8 @@ class Admin(CallingService):
     async def list_groups(
         self, *, states: Iterable[GroupState] = (), types: Iterable[GroupType] = ()
     ) -> GroupList:
-        """List the groups of all brokers, with any of these states and types; without either, all
-        groups.
+        """List the groups of all brokers. `states`, `types`: only groups in one of these states, of
+        one of these types; if empty, of every state or type.
 
         The list's `errors` have the brokers that failed: UnsupportedVersionError when a broker
         cannot filter by states (before Kafka 2.6) or types (before 3.8). Raises: ConfigurationError
@@ -366,9 +366,9 @@ class Admin(CallingService):
         a committed offset has changed since the plan was made; what `alter_offsets` raises.
         """
         require_cluster(plan.cluster_id, self.cluster_id, "the plan's offsets")
-        now = await self._committed(plan.group_id)
+        committed = await self._committed(plan.group_id)
         for tp, change in plan.changes.items():
-            if now.get(tp) != change.before:
+            if committed.get(tp) != change.before:
                 raise IllegalStateError(
                     f"group {plan.group_id!r} has committed {tp} since the plan was made; make"
                     " another"
@@ -392,9 +392,9 @@ class Admin(CallingService):
         open_longer_than: timedelta | None = None,
         pattern: str | None = None,
     ) -> TransactionList:
-        """List the transactional ids of all brokers: with any of these states and producer ids,
-        with a transaction that has been open for longer than a time, and with an id that matches a
-        pattern as a whole, which brokers read by the syntax of RE2J. Without any of them, all.
+        """List the transactional ids of all brokers. With arguments, only the ids that have one of
+        these states, one of these producer ids, and a transaction that has been open for longer
+        than this, and that `pattern`, in the syntax of RE2J, matches as a whole.
 
         Brokers leave out ids that this principal may not describe. The list's `errors` have the
         brokers that failed: UnsupportedVersionError before Kafka 3.0, and when a broker cannot
@@ -451,9 +451,9 @@ class Admin(CallingService):
     async def abort_transaction(
         self, partition: Partition, start_offset: int, *, force: bool = False
     ) -> None:
-        """Abort the transaction that begins at an offset of a partition and hangs: write its
-        marker there, as `kafka-transactions.sh abort` does. Consumers with `read_committed` then
-        get what comes after it.
+        """Abort the transaction that begins at an offset of a partition and hangs: write an abort
+        marker to the partition, as `kafka-transactions.sh abort` does. Consumers with
+        `read_committed` then get the records after the transaction's start.
 
         A transaction that its coordinator will end is refused without `force`: a marker in one
         partition would abort a part of what the coordinator may commit. To end such a transaction
@@ -465,7 +465,7 @@ class Admin(CallingService):
         `open_transactions` raises.
         """
         tp = partition_of(partition)
-        offset_of(tp, start_offset)
+        offset_of(tp, start_offset)  # raises ConfigurationError for what is no offset
         found = (await transactions.open_transactions(self._calls, [tp]))[tp]
         if isinstance(found, KafkaGroupError):
             raise found
@@ -486,8 +486,8 @@ class Admin(CallingService):
         """Remove a member from a group, by its member id, or a static member by its instance id.
         Its partitions are assigned to others at once. A member that still runs joins again.
 
-        Raises: BrokerError UNKNOWN_MEMBER_ID; UnsupportedVersionError for an instance id before
-        Kafka 2.4; TransportError.
+        Raises: ConfigurationError for both ids or neither; BrokerError UNKNOWN_MEMBER_ID;
+        UnsupportedVersionError for an instance id before Kafka 2.4; TransportError.
         """
         checked_group_ids([group_id])
         if (member_id is None) == (instance_id is None):

@@ -58,8 +58,9 @@ _DESCRIBABLE = (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE)
 async def list_groups(
     broker: BrokerClient, node: Node, *, states: Iterable[str] = (), types: Iterable[str] = ()
 ) -> list[GroupListing]:
-    """Return the groups that one broker coordinates. Raises: BrokerError; UnsupportedVersionError
-    when the broker cannot filter; TransportError."""
+    """Return the groups that one broker, `node`, coordinates, with one of the `states` and one of
+    the `types`; if either is empty, it filters nothing. Raises: BrokerError;
+    UnsupportedVersionError when the broker cannot filter; TransportError."""
     request = ListGroupsRequest(states_filter=tuple(states), types_filter=tuple(types))
     # Filters by state need Kafka 2.6 (KIP-518), filters by type 3.8 (KIP-848).
     response = await request_list(broker, request, "listing groups")
@@ -77,7 +78,7 @@ async def list_groups(
 
 async def describe(cluster: Cluster, group_id: str) -> GroupDescription:
     """Return the description of a group. Raises: BrokerError; IllegalStateError for a type that
-    cannot be described here; DecodeError; TransportError."""
+    cannot be described here; DecodeError; RemoteProtocolError; TransportError."""
     async with cluster.coordinator(group_id) as broker:
         node = Node(broker.node_id, broker.host, broker.port)
         return await _describe(broker, node, group_id)
@@ -98,6 +99,7 @@ async def _describe(broker: BrokerClient, node: Node, group_id: str) -> GroupDes
         except BrokerError as error:
             if error.code not in NO_SUCH_GROUP:
                 raise
+    # A group of another type, such as Kafka Streams', is listed but not described.
     for listed in await list_groups(broker, node):
         if listed.group_id == group_id and listed.type not in _DESCRIBABLE:
             raise IllegalStateError(
@@ -218,7 +220,7 @@ async def _describe_share(broker: BrokerClient, node: Node, group_id: str) -> Gr
 
 
 def _group_of(groups: Iterable[G], group_id: str) -> G:
-    """Return the requested group. Raises: RemoteProtocolError."""
+    """Return the requested group. Raises: RemoteProtocolError if the response lacks it."""
     for group in groups:
         if group.group_id == group_id:
             return group

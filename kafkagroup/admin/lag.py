@@ -50,8 +50,8 @@ class PartitionLag:
     lag: int | None = None
     """Offsets from the committed one, or from the log's start if that is higher, to the end."""
     seconds: float | None = None
-    """The age of the first record that the group has not processed; 0.0 at the log's end. None if
-    no record was found before the end."""
+    """The age of the first record that the group has not processed; 0.0 at the log's end; None if
+    the age is not known."""
     reason: str | None = None
     """Why another field is None."""
 
@@ -65,10 +65,12 @@ async def measure(
     wanted = sorted({tp for offsets in known for tp in offsets})
     reasons = await _unmeasurable(calls, wanted)
     existing = [tp for tp in wanted if tp not in reasons]
-    # In use: the requests for timestamps need the leaders, also after a refresh.
+    # Keep the topics in the metadata while it is refreshed: the requests for timestamps need their
+    # leaders.
     with calls.opened().topics.during(tp.topic for tp in existing):
         starts = await _log_offsets(calls, existing, EARLIEST, reasons)
         ends = await _log_offsets(calls, existing, LATEST, reasons)
+        # Where the groups continue in the partitions in which they lag.
         waiting = {
             (tp, max(at.offset, starts[tp]))
             for offsets in known
@@ -90,7 +92,7 @@ async def measure(
             reason = "the log ends before the committed offset"
             return PartitionLag(committed=committed, start=start, end=end, reason=reason)
         first = max(committed, start)
-        age_or_reason = ages_or_reasons.get((tp, first), 0.0)
+        age_or_reason = ages_or_reasons.get((tp, first), 0.0)  # 0.0 at the log's end
         return PartitionLag(
             committed=committed,
             start=start,
@@ -134,8 +136,9 @@ async def _log_offsets(
     timestamp: int,
     reasons: dict[TopicPartition, str],
 ) -> dict[TopicPartition, int]:
-    """Return each log's start or end; add partitions whose leader refused to `reasons`.
-    Raises: what `calls.one` raises, if a leader does not answer."""
+    """Return each log's start or end, by `timestamp`: EARLIEST or LATEST. Leave out the partitions
+    in `reasons`, and add those whose leader refused. Raises: what `calls.one` raises, if a leader
+    does not answer."""
     logs = LogOffsets(calls.opened(), READ_UNCOMMITTED)
     requested = {tp: timestamp for tp in partitions if tp not in reasons}
     if not requested:
@@ -206,12 +209,12 @@ async def _timestamps_of_batch(
 
 async def _timestamp(cluster: Cluster, at: _Position) -> int | None:
     """Return the timestamp of the first record at or after an offset, in milliseconds; None if the
-    first `_FETCH_BYTES` have none, such as a log that ends with many transaction markers."""
+    first `_FETCH_BYTES` have no record, as in a log that ends with many transaction markers."""
     tp, offset = at
     try:
         leader = cluster.leader(tp)
     except BrokerError:
-        await cluster.refresh()
+        await cluster.refresh()  # `RetriedCalls` then calls again
         raise
     response = await leader.fetch_messages(
         {tp: offset}, max_wait=0, partition_max_bytes=_FETCH_BYTES

@@ -35,8 +35,8 @@ async def list_everywhere(
     list_from: Callable[[Cluster, Node], Awaitable[Iterable[T]]],
     name_of: Callable[[T], str],
 ) -> tuple[tuple[T, ...], dict[Node, KafkaGroupError]]:
-    """Return what the brokers list, by name, each once, and the errors of the brokers that failed.
-    While a coordinator moves, two brokers may list the same.
+    """Return what the brokers list, sorted by name, and the errors of the brokers that failed.
+    While a coordinator moves, two brokers may list the same name: it is returned once.
 
     Raises: TransportError when no broker responds.
     """
@@ -57,7 +57,7 @@ async def request_list(broker: BrokerClient, request: Request[R], doing: str) ->
     cannot filter; TransportError."""
     try:
         response = await broker.request(request)
-    except LocalProtocolError as error:
+    except LocalProtocolError as error:  # the broker's versions of the request lack the filter
         raise UnsupportedVersionError(f"{broker!r} is too old for this filter: {error}") from None
     if response.error_code:
         raise broker_error(response.error_code, doing, operation="DESCRIBE")

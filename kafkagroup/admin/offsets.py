@@ -38,7 +38,7 @@ __all__ = ["alter", "committed", "delete", "partitions", "require_partitions"]
 
 
 async def committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a group's committed offsets by partition. Raises: BrokerError."""
+    """Return a group's committed offsets by partition. Raises: BrokerError; TransportError."""
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     async with cluster.coordinator(group_id) as broker:
         # KIP-447: with require_stable, a partition with a pending transactional commit has a
@@ -109,9 +109,9 @@ async def delete(
     partitions: Iterable[TopicPartition],
     attempts: ChangeAttempts,
 ) -> dict[TopicPartition, BrokerError | None]:
-    """Delete committed offsets. Return each partition's error, or None.
+    """Delete committed offsets. Return each partition's error, or None if its offset was deleted.
 
-    Raises: BrokerError for the group.
+    Raises: BrokerError for an error of the whole group; RemoteProtocolError; TransportError.
     """
     wanted = sorted(set(partitions))
     request = OffsetDeleteRequest(
@@ -131,7 +131,8 @@ async def delete(
     async with cluster.coordinator(group_id) as broker:
         response = await attempts.send(broker, request)
         if attempts.is_lost and response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            return dict.fromkeys(wanted)  # the group was deleted with its last offset
+            # An earlier attempt deleted the group's last offset, and so the coordinator the group.
+            return dict.fromkeys(wanted)
         what = f"deleting offsets of group {group_id!r}"
         if response.error_code == ErrorCode.NON_EMPTY_GROUP:
             what += ": it has members, and is no group of consumers; stop its members first"

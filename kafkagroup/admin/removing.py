@@ -29,7 +29,8 @@ async def remove_member(
 ) -> None:
     """Remove a member from a group.
 
-    Raises: BrokerError; UnsupportedVersionError for an instance id where the broker is too old.
+    Raises: BrokerError; TransportError; UnsupportedVersionError for an instance id where the broker
+    is too old.
     """
     request = LeaveGroupRequest(group_id=group_id, members=(member,))
     async with cluster.coordinator(group_id) as broker:
@@ -52,7 +53,7 @@ async def remove_member(
 
 
 async def delete_group(cluster: Cluster, group_id: str, attempts: ChangeAttempts) -> None:
-    """Delete a group without members. Raises: BrokerError."""
+    """Delete a group without members. Raises: BrokerError; RemoteProtocolError; TransportError."""
     request = DeleteGroupsRequest(groups_names=(group_id,))
     async with cluster.coordinator(group_id) as broker:
         response = await attempts.send(broker, request)

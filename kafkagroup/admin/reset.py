@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 ResetTo = Literal["earliest", "latest"] | int | datetime | timedelta
-"""The start or end of each log; an offset; the first record at or after a time (with a time zone),
-or after a duration before now."""
+"""The start or end of each log; an offset; the first record at or after a time, which is given with
+a time zone, or as a duration before now."""
 
 _FORMAT = 1
 """The version of the JSON."""
@@ -83,7 +83,7 @@ async def plan(
                 f"group {group_id!r} has no committed offset of {unknown[0]} to shift"
             )
         targets = {tp: committed[tp].offset + shift for tp in wanted}
-    elif type(to) is int:
+    elif type(to) is int:  # not a bool, which `_timestamp` refuses
         _check_range("to", to, 0)
         targets = dict.fromkeys(wanted, to)
     else:
@@ -130,7 +130,7 @@ def _check_range(name: str, value: object, least: int) -> None:
 
 
 def _timestamp(to: object) -> int:
-    """Return milliseconds since the epoch, or the special timestamp for an end of the log."""
+    """Return milliseconds since the epoch, or EARLIEST or LATEST. Raises: ConfigurationError."""
     match to:
         case "earliest":
             return EARLIEST
@@ -215,7 +215,7 @@ def offsets_from_json(
             _field({"leader_epoch": -1, **row}, "leader_epoch", int, where),
         )
         try:
-            offsets |= offsets_of({tp: offset})
+            offsets |= offsets_of({tp: offset})  # checks that the numbers are in range
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: {error}") from None
     return _field(document, "group_id", str, "offsets"), offsets

@@ -45,7 +45,8 @@ async def group_spec(calls: RetriedCalls, group: GroupDescription) -> GroupSpec:
     topics = sorted({topic for s in subscriptions.values() for topic in s.topics})
     metadata = await calls.one(lambda cluster: topics_metadata(cluster, topics))
     # `owned` is the present assignment, which is later than what any subscription reports. The
-    # coordinator does not send its generation: any that is higher than all reported ones works.
+    # coordinator does not send the generation of that assignment: any number works that is higher
+    # than all reported generations.
     generation = 1 + max(map(_generation, subscriptions.values()), default=-1)
     return GroupSpec(
         members={
@@ -65,7 +66,8 @@ async def group_spec(calls: RetriedCalls, group: GroupDescription) -> GroupSpec:
 
 
 def _generation(subscription: Subscription) -> int:
-    """Return the generation in which a member owned the partitions of its subscription."""
+    """Return the generation in which a member owned the partitions that its subscription reports;
+    -1 if it is unknown. Before version 2 of the subscription, it is in the user data."""
     if subscription.generation >= 0:
         return subscription.generation
     return generation_in(subscription.user_data)

@@ -26,12 +26,12 @@ class TransactionState(StrEnum):
     """The states of a transactional id at its coordinator, by the names that Kafka reports."""
 
     EMPTY = "Empty"
-    """A producer has its id and epoch, and has begun no transaction since."""
+    """A producer id and epoch were given to a producer, and no transaction has begun since."""
     ONGOING = "Ongoing"
     PREPARE_COMMIT = "PrepareCommit"
-    """It will be committed: the coordinator writes the markers."""
+    """The transaction will be committed: the coordinator writes the markers."""
     PREPARE_ABORT = "PrepareAbort"
-    """It will be aborted: the coordinator writes the markers."""
+    """The transaction will be aborted: the coordinator writes the markers."""
     COMPLETE_COMMIT = "CompleteCommit"
     """The last transaction was committed, and no other has begun."""
     COMPLETE_ABORT = "CompleteAbort"
@@ -93,9 +93,10 @@ class TransactionDescription:
     timeout: float
     """Seconds after which the coordinator aborts a transaction."""
     started_at: datetime | None
-    """When the transaction began, by the coordinator's clock; None unless it is open."""
+    """When the transaction began, by the coordinator's clock; None if no transaction is open."""
     partitions: tuple[TopicPartition, ...]
-    """The partitions to which it writes, sorted, without those that have their marker."""
+    """The partitions to which the transaction writes, sorted, without those that have their
+    marker."""
     coordinator: Node
     """The broker that described it."""
 
@@ -124,7 +125,7 @@ class OpenTransaction:
     partition: TopicPartition
     producer: ProducerDescription
     start_offset: int
-    """Where it begins in the partition."""
+    """Where the transaction begins in the partition."""
     transaction: TransactionDescription | None
     """The transactional id with this producer id; None if no coordinator lists one. A coordinator
     lists only the ids that this principal may describe."""

@@ -69,7 +69,8 @@ async def list_transactions(
     """Implement `Admin.list_transactions`."""
     filters = tuple(states)
     if open_longer_than is not None:
-        # Brokers compare the start only: an id whose transaction has ended passes, too.
+        # Brokers compare only when the last transaction began, even if it has ended: ask for those
+        # that are open.
         filters = tuple(state for state in _OPEN_STATES if not filters or state in filters)
         if not filters:
             return TransactionList(transactions=())
@@ -105,7 +106,8 @@ async def _list(
 
 
 async def describe(cluster: Cluster, transactional_id: str) -> TransactionDescription:
-    """Return the description of a transactional id. Raises: BrokerError."""
+    """Return the description of a transactional id. Raises: BrokerError; RemoteProtocolError;
+    TransportError."""
     request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
     async with cluster.coordinator(transactional_id, CoordinatorType.TRANSACTION) as broker:
         response = await broker.request(request)
@@ -153,8 +155,8 @@ async def describe_producers(
     known = {name: one for name, one in read.items() if isinstance(one, ClusterMetadata)}
 
     async def describe_one(cluster: Cluster, tp: TopicPartition) -> tuple[ProducerDescription, ...]:
-        # Kept for other partitions only if the request succeeds: after a failure the leader may
-        # have moved, and the next attempt reads the metadata again.
+        # Keep the metadata for other partitions only if the request succeeds: after a failure the
+        # leader may have moved, and the next attempt reads the metadata again.
         metadata = known.pop(tp.topic, None) or await topics_metadata(cluster, [tp.topic])
         producers = await _producers(cluster, tp, metadata)
         known[tp.topic] = metadata
@@ -166,7 +168,8 @@ async def describe_producers(
 async def _producers(
     cluster: Cluster, tp: TopicPartition, metadata: ClusterMetadata
 ) -> tuple[ProducerDescription, ...]:
-    """Return the producers that the leader of a partition knows, by id. Raises: BrokerError."""
+    """Return the producers that the leader of a partition knows, sorted by producer id. Raises:
+    BrokerError; RemoteProtocolError; TransportError."""
     request = DescribeProducersRequest(
         topics=(TopicRequest(name=tp.topic, partition_indexes=(tp.partition,)),)
     )
@@ -220,8 +223,8 @@ async def open_transactions(
         tp: [with_coordinator(tp, one) for one in producers]
         for tp, producers in in_transaction.items()
     }
-    # A transaction that was ended between the requests seems to hang, but is not open any more. An
-    # abort might then hit the next transaction of its producer.
+    # Ask again about transactions that seem to hang. One that was ended between the requests does,
+    # but is not open any more: an abort might hit the next transaction of its producer.
     doubted = [tp for tp, found in opened.items() if any(one.is_hanging for one in found)]
     again = await describe_producers(calls, doubted)
     still_open = {
@@ -259,8 +262,9 @@ async def _by_producer_id(
     for description in described.values():
         if not isinstance(description, KafkaGroupError):
             found[description.producer_id] = description
+        # Only a BrokerError has a code. An id that is not found has expired since it was listed.
         elif getattr(description, "code", None) != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-            raise description  # one that is not found has expired since it was listed
+            raise description
     return found
 
 
@@ -268,7 +272,7 @@ def require_hanging(
     opened: Iterable[OpenTransaction], tp: TopicPartition, start_offset: int, *, force: bool
 ) -> OpenTransaction:
     """Return the open transaction of a partition that begins at this offset. Raises:
-    IllegalStateError if there is none, or unless forced if its coordinator will end it."""
+    IllegalStateError if there is none; without `force`, also if its coordinator will end it."""
     opened = tuple(opened)
     found = next((one for one in opened if one.start_offset == start_offset), None)
     if found is None:
@@ -286,7 +290,8 @@ def require_hanging(
 
 
 async def abort(cluster: Cluster, opened: OpenTransaction, attempts: ChangeAttempts) -> None:
-    """Write the marker that aborts a transaction in its partition. Raises: BrokerError."""
+    """Write the marker that aborts a transaction in its partition. Raises: BrokerError;
+    RemoteProtocolError; TransportError."""
     tp, producer = opened.partition, opened.producer
     metadata = await topics_metadata(cluster, [tp.topic])
     if attempts.is_lost:
@@ -304,7 +309,8 @@ async def abort(cluster: Cluster, opened: OpenTransaction, attempts: ChangeAttem
         producer_epoch=producer.producer_epoch,
         transaction_result=False,
         topics=(WritableTxnMarkerTopic(name=tp.topic, partition_indexes=(tp.partition,)),),
-        # -1 before the partition's first marker: 0 is not above the epoch of any coordinator.
+        # Before its first marker the partition reports -1, which is no epoch. Epoch 0 is not above
+        # that of any coordinator.
         coordinator_epoch=max(producer.coordinator_epoch, 0),
     )
     leader = _leader(cluster, tp, metadata)

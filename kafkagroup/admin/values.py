@@ -102,7 +102,7 @@ class MemberDescription:
     """The `group_instance_id` of a static member."""
     client_id: str
     host: str
-    """The address that the broker sees."""
+    """The address from which the member connects, as the broker sees it."""
     metadata: bytes = b""
     """Classic: the member's metadata for the leader; empty unless the group is stable."""
     assignment: bytes = b""
@@ -115,7 +115,7 @@ class MemberDescription:
     """KIP-848: the subscribed pattern, which the coordinator matches."""
     partitions: tuple[TopicPartition, ...] | None = None
     """A consumer's assigned partitions, sorted. Members of a share group may have the same ones.
-    None where `subscription` is."""
+    None where `subscription` is None."""
     target: tuple[TopicPartition, ...] | None = None
     """KIP-848: the target assignment, sorted; None in classic and share groups."""
     member_epoch: int | None = None
@@ -189,9 +189,9 @@ class TopicDescription:
     topic_id: UUID
     """All zeros from brokers before 2.8."""
     internal: bool
-    """Whether it is one of Kafka's own, such as `__consumer_offsets`."""
+    """Whether the topic is one of Kafka's own, such as `__consumer_offsets`."""
     partitions: tuple[PartitionDescription, ...]
-    """By number."""
+    """By partition number."""
 
     @property
     def replication_factor(self) -> int:

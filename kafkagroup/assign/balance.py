@@ -70,7 +70,7 @@ class _Network:
     def __init__(self, pools: list[Pool], member_count: int) -> None:
         self._pools = pools
         self._size = member_count
-        """The number of members, and so the node of the first pool."""
+        """The number of members, and so the index of the first pool's node."""
         self._count = [0] * member_count
         """Member -> how many partitions it has now."""
         self._arcs: list[list[int]] = [[] for _ in range(member_count)]
@@ -103,6 +103,8 @@ class _Network:
         if not free:
             return
         lowest = sorted(pool.subscribers, key=count.__getitem__)
+        # Find the fewest of the lowest members that can take all of the free partitions without
+        # exceeding the count of the next one.
         filled, total = 0, 0
         for filled, member in enumerate(lowest, 1):
             total += count[member]
@@ -123,12 +125,12 @@ class _Network:
         if not subset:
             return []
         count = self._count
-        level = sum(count[m] for m in subset) // len(subset)
+        level = sum(count[m] for m in subset) // len(subset)  # the mean, rounded down
         poor = self._raise_to(subset, level)
         if len(poor) == len(subset):
             return []  # All have exactly `level`.
         rest = [m for m in subset if m not in poor]
-        near = self._raise_to(rest, level + 1)
+        near = self._raise_to(rest, level + 1)  # each of these has `level` or one more
         self._save_moves([m for m in rest if m in near], level)
         return [sorted(poor), [m for m in rest if m not in near]]
 
@@ -149,7 +151,7 @@ class _Network:
     def _save_moves(self, subset: list[int], level: int) -> None:
         """Exchange the counts of members with `level` and `level` + 1 where that saves moves."""
         count = self._count
-        while any(pool.lost for pool in self._pools):
+        while any(pool.lost for pool in self._pools):  # without a loss, there is no move to save
             self._measure(subset, [m for m in subset if count[m] == level])
             # A chain of negative length saves a move.
             savers = [m for m in subset if count[m] > level and self._label[m] < 0]
@@ -174,7 +176,7 @@ class _Network:
         while queue:
             distance, member = heappop(queue)
             if distance > label[member]:
-                continue
+                continue  # A shorter chain was found after this entry was queued.
             for node in arcs[member]:
                 pool = pools[node - size]
                 length = distance + 1 - (_MOVE if member in pool.lost else 0)
@@ -232,6 +234,7 @@ class _Network:
         chain = [source]
         while chain:
             node = chain[-1]
+            # A target has the label 0.
             if node < size and not label[node] and self._count[node] < level:
                 return chain
             for at in range(following[node], len(arcs[node])):

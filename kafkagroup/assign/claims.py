@@ -38,18 +38,20 @@ class Claims:
     by_subscription: dict[frozenset[str], list[int]]
     """Subscription -> the members that have it, ascending."""
     numbers: dict[str, range]
-    """Topic -> the numbers of its partitions; for those that exist and have subscribers, sorted."""
+    """Topic -> the numbers of its partitions, by topic; only topics that exist and have
+    subscribers."""
     partitions: list[TopicPartition]
     """The partitions by their numbers, so they are sorted."""
     owner: list[int]
     """Partition -> the member with the valid claim, or UNCLAIMED, or WITHHELD."""
     owned_by: list[Sequence[TopicPartition]]
-    """Member -> the partitions that it owns, sorted."""
+    """Member -> the partitions of its valid claims, without WITHHELD ones, sorted."""
     unclaimed: set[str]
     """The topics of which no member claims a partition: most of the work is skipped for them."""
     former: dict[TopicPartition, int]
     """Partition -> the member that owned it before: of the claims with a lower generation than the
-    newest, that with the highest. If two of those claims are equal, it may be another, or none."""
+    newest, that with the highest. If two of these claims have the same generation, the entry may
+    name another member, or be missing."""
 
 
 def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
@@ -73,8 +75,8 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
         known = {topic: numbers[topic] for topic in subscription if topic in numbers}
         for member in members:
             if owned := specs[member].owned:
-                claimed[member], lost = _numbers_of(owned, known, numbers)
-                unsubscribed += [(member, p) for p in lost]
+                claimed[member], without_topic = _numbers_of(owned, known, numbers)
+                unsubscribed += [(member, p) for p in without_topic]
     owner, older, agreed = _resolve_claims(claimed, [m.generation for m in specs], len(partitions))
     for member, p in unsubscribed:
         if owner[p] == member:
@@ -87,8 +89,8 @@ def read_claims(spec: GroupSpec, order: list[str]) -> Claims:
         if not agreed:
             own = [p for p in dict.fromkeys(own) if owner[p] == member]
         ascending = sorted(own)
-        # Mostly that equals what the member reported: building it again would cost more than all
-        # the rest.
+        # These mostly are the partitions that the member reported, in the same order. To build
+        # their tuple again would cost more than all the rest.
         reported = specs[member].owned
         as_reported = ascending == own and len(own) == len(reported)
         owned_by[member] = reported if as_reported else [partitions[p] for p in ascending]
@@ -120,7 +122,7 @@ def _numbers_of(
     """Return the numbers of the partitions that exist; and of these, those of topics that the
     member does not subscribe to."""
     try:
-        # Most claims are well-formed, and checking them first takes twice as long.
+        # Most claims are of subscribed topics that exist, and checking first takes twice as long.
         return [subscribed[topic][partition] for topic, partition in owned if partition >= 0], []
     except (KeyError, IndexError):
         known = [tp for tp in owned if 0 <= tp[1] < len(topics.get(tp[0], ()))]

@@ -45,9 +45,9 @@ def cooperative_sticky_assignor(spec: GroupSpec) -> Assignment:
     """Keep what members own as far as balance allows; withhold partitions that move.
 
     The target is the assignment of `sticky_assignor`: as even as the subscriptions allow, with the
-    fewest moves. A partition of the target is withheld while another member claims it, and none
-    claims it with a higher generation. The next round finds it free and assigns everything, so the
-    group is stable after two rounds. Cost as of `sticky_assignor`.
+    fewest moves. A partition of the target is withheld while another member has a newest claim to
+    it (`assign.claims`). In the next round that member has revoked it, and everything is assigned:
+    the group is stable after two rounds. The cost is that of `sticky_assignor`.
     """
     # Only leaders compute: every consumer imports this module.
     from kafkagroup.assign.target import find_target

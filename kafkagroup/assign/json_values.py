@@ -1,8 +1,8 @@
 """Strict reading of untrusted JSON: an error says where a wrong value is, what was found, and what
 was expected.
 
-Paths are written as in JSONPath: `$.members.a.topics[0]`. All functions raise ConfigurationError,
-and nothing else: the author of the document has to correct it.
+Paths are written as in JSONPath: `$.members.a.topics[0]`. For a wrong value all functions raise
+ConfigurationError and no other error: the author of the document has to correct it.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def base64(value: object, path: str) -> bytes:
 
 
 def integer(value: object, path: str, *, least: int = 0, instead: str = "") -> int:
-    """Read an integer of 32 bits, at least `least`; the error lists `instead` as expected, too."""
+    """Read an integer from `least` to the greatest of 32 bits. The error appends `instead`, such as
+    ", or an object", to what was expected."""
     # bool is a subclass of int.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _INT32:
         refuse(path, shown(value), f"an integer from {least} to {_INT32}{instead}")
@@ -171,8 +172,8 @@ def child_path(path: str, name: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a wrong value as the error shows it; of an object or a list only its type, as it may
-    be large."""
+    """Return a wrong value as the error shows it; of an object or a list, which may be large, only
+    the type."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     text = "nothing" if value is None else json.dumps(value)

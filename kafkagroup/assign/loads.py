@@ -5,8 +5,9 @@
 ```
 
 `made_at` is when the loads were measured: seconds since the epoch, or ISO 8601 with an offset from
-UTC. A load is a rate, a lag, or any other number of 0 or more that can be added. Other programs
-write the documents: everything in them is checked. The caller reads the file, and passes the time.
+UTC. A load is a rate, a lag, or any other number of 0 or more that can be added. Everything in a
+document is checked, because other programs write it. The caller reads the file, and passes the
+time.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def encode_loads(measured: MeasuredLoads) -> str:
 def recent_loads(
     measured: MeasuredLoads, *, now: float, max_age: float
 ) -> Mapping[TopicPartition, float]:
-    """Return the loads to use; none, so that each counts as 1.0, if they are older than `max_age`
-    seconds.
+    """Return the loads to use. If they are older than `max_age` seconds, return none: each load
+    then counts as 1.0.
 
     `now` is in seconds since the epoch. Clocks differ, so loads that were measured up to `max_age`
     seconds in the future are fresh; beyond that their age is unknown, and they are not used.

@@ -65,11 +65,12 @@ def _decide(
 
 
 def _member_id(id_: str | bytes) -> str:
-    """Return a member id that sorts as the id does; any bytes can be decoded."""
+    """Return a member id that sorts as the participant's id does: Latin-1 decodes any bytes, and
+    keeps their order."""
     return id_ if isinstance(id_, str) else id_.decode("latin-1")
 
 
 def _sort_key(partition: Any) -> Any:
-    if hasattr(partition, "leader"):
+    if hasattr(partition, "leader"):  # a `Partition` of pykafka
         return f"{partition.topic.name}-{partition.leader.id}-{partition.id}"
     return partition

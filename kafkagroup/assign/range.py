@@ -3,8 +3,8 @@ number of partitions line up (co-partitioning).
 
 First, members that know their rack get partitions with a replica there, as far as the lengths of
 the runs allow; the runs then have gaps, and topics still line up. Sources: KIP-881, and the
-behaviour of Java's assignor of the same name: in a group with members of both, either may be the
-leader.
+behaviour of Java's assignor of the same name: in a group of this library's and Java's members, any
+of them may be the leader.
 """
 
 from __future__ import annotations

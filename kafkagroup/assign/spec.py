@@ -82,7 +82,7 @@ class GroupSpec:
         return self.existing(member.topics for member in self.members.values())
 
     def existing(self, subscriptions: Iterable[frozenset[str]]) -> list[str]:
-        """Return the topics of these subscriptions that exist, sorted."""
+        """Return the topics of these subscriptions that exist, with a partition or more, sorted."""
         subscribed = frozenset[str]().union(*subscriptions)
         return sorted(topic for topic in subscribed if self.partitions.get(topic))
 
@@ -101,7 +101,7 @@ class DecodedUserData:
     generation: int = -1
     """The generation of that assignment; -1 when unknown."""
     capacity: float = 1.0
-    """As in `MemberSpec`."""
+    """How much load the member can carry, as in `MemberSpec`."""
 
 
 def named(

@@ -101,7 +101,8 @@ def _member(value: object, path: str) -> MemberSpec:
 
 
 def _topic(value: object, path: str) -> tuple[int, tuple[frozenset[str], ...] | None]:
-    """Read a topic: its number of partitions, and the racks of their replicas, if given."""
+    """Read a topic: its number of partitions, and the racks of each partition's replicas; None if
+    they are not given."""
     if not isinstance(value, dict):
         return js.integer(value, path, instead=", or an object"), None
     found = js.fields(value, path, required=("partitions",), optional=("racks",))

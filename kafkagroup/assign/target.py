@@ -1,9 +1,9 @@
 """The target assignment of the sticky assignors.
 
-A cooperative round cannot assign all of it if members must revoke partitions first. Balance comes
-first, then few moves. A partition that must leave its owner goes back to the member that owned it
-before, if that member must get more partitions. Racks come last: of the other partitions, those
-with a replica in a member's rack go to that member if this costs neither balance nor moves.
+A cooperative round cannot assign the whole target if members must revoke partitions first. Balance
+comes first, then few moves. A partition that must leave its owner goes back to the member that
+owned it before, if that member must get more partitions. Racks come last: of the other partitions,
+those with a replica in a member's rack go to that member if this costs neither balance nor moves.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def find_target(spec: GroupSpec) -> dict[str, MemberTarget]:
         if not pool.gained:
             continue
         free, withheld = _free(claims, topics)
-        claimed = {*released, *withheld}
+        claimed = {*released, *withheld}  # members have to revoke these first
         to_deal = sorted([*released, *free]) if released else free
         for member, dealt in _dealt(to_deal, pool.gained, claims.former, racks).items():
             if claimed:
@@ -110,7 +110,8 @@ def _pools(claims: Claims) -> tuple[list[Pool], list[list[str]]]:
         for topic in subscription:
             if topic in including:
                 including[topic].append(index)
-    alike: dict[tuple[int, ...], list[str]] = {}  # subscriptions -> the topics that only they have
+    # Subscriptions -> the topics that are in exactly these.
+    alike: dict[tuple[int, ...], list[str]] = {}
     for topic, indices in including.items():
         alike.setdefault(tuple(indices), []).append(topic)
     pools = []
@@ -174,6 +175,7 @@ def _release(
             pool = pools[number]
             order = racks.order_to_keep(own[number], member)
             if former:
+                # Those that can go back come last, where the revoked ones are taken from.
                 order.sort(key=lambda tp: former.get(tp) in pool.gained)
             revoked = order[len(order) - pool.lost[member] :]
             released[number] += revoked
@@ -188,7 +190,7 @@ class _RackPreference:
     def __init__(self, spec: GroupSpec, order: list[str]) -> None:
         self._replicas = spec.racks
         self._rack: dict[int, str] = {}
-        """Member -> its rack, where known; empty if no rack of a replica is known."""
+        """Member -> its rack, if it has one; no entries if no replica's rack is known."""
         if spec.racks:
             racks = (spec.members[member].rack for member in order)
             self._rack = {number: rack for number, rack in enumerate(racks) if rack}
@@ -205,6 +207,7 @@ class _RackPreference:
     def deal(
         self, partitions: list[TopicPartition], due: dict[int, int]
     ) -> dict[int, list[TopicPartition]]:
+        """Deal each member `due[member]` partitions, if possible with a replica in its rack."""
         if self._rack.keys().isdisjoint(due):
             return deal(partitions, due)
         replicas = {tp: self._racks(tp) for tp in partitions}

@@ -58,12 +58,12 @@ def weighted_sticky(
       all, and at least 10. Later rounds take more, if needed.
     - Nothing moves while every level is above (1 - hysteresis) times the highest one.
     - A member gives only to a member whose level was at most (1 - hysteresis) times its own when
-      the round began, and a move may raise that level to at most (1 - hysteresis / 2) times the
-      giver's before the move. So if all members
-      subscribe to the same topics, and `max_moves` is not 0, the highest level of a stable group
-      is at most (mean + smallest / capacity) / (1 - hysteresis): the mean is the sum of the loads
-      divided by that of the capacities, the smallest is the fullest member's smallest load above 0,
-      and the capacity is that of the emptiest member.
+      the round began, and a move may raise the taker's level to at most (1 - hysteresis / 2) times
+      the giver's before the move. So if all members subscribe to the same topics, and `max_moves`
+      is not 0, the highest level of a stable group is at most
+      (mean + smallest / capacity) / (1 - hysteresis): the mean is the sum of the loads divided by
+      that of the capacities, the smallest is the fullest member's smallest load above 0, and the
+      capacity is that of the emptiest member.
     - Each round that takes a partition makes the list of levels, sorted from the highest, smaller
       in lexicographic order: so the rounds come to an end.
 
@@ -127,7 +127,7 @@ def _assign(spec: GroupSpec, max_moves: int | None, hysteresis: float) -> Assign
     for p in owned:
         state.give(p, claims.owner[p])
     # Partitions that a member may still be processing (`WITHHELD`) are placed, too, so that the
-    # levels are those of the next round, which assigns them. Then they are taken back.
+    # levels are those of the next round, which assigns them. Below they are taken again.
     state.place([p for p, owner in enumerate(claims.owner) if owner < 0])
     withheld = [p for p, owner in enumerate(claims.owner) if owner == WITHHELD]
     for p in (*withheld, *_taken(state, owned, withheld, bound, hysteresis)):
@@ -171,8 +171,8 @@ def _moves(
     """Return at most `bound` moves (partition and new owner) that bring levels closer; `state` does
     not change.
 
-    The fullest member gives first, by the move after which the higher of the two levels is lowest.
-    Each partition moves once. A member that can give nothing is skipped, so that one heavy
+    The fullest member gives first, by the move after which the higher level of giver and taker is
+    lowest. Each partition moves once. A member that can give nothing is skipped, so that one heavy
     partition that cannot move does not block all others.
     """
     group, started, state = state.group, state.levels_by_member(), state.copy()
@@ -184,8 +184,8 @@ def _moves(
     for pools in givable.values():
         for row in pools.values():
             row.sort()
-    # Loads of givers shrink, so `lightest` may miss one as a taker: few may take, as their levels
-    # were high when the round began.
+    # Loads of givers shrink, so `lightest` may miss a giver as a taker. That costs little: few
+    # givers may take, as their levels were high when the round began.
     lightest = _Lightest(group, state.load, state.count)
     givers = [(-started[giver], giver) for giver in givable]
     heapify(givers)
@@ -193,6 +193,7 @@ def _moves(
     while givers and len(moves) < bound:
         giver = givers[0][1]
         level = state.load[giver] / group.capacity[giver]
+        # The higher level after the move, the load, the partition, the taker.
         best: tuple[float, int, int, int] | None = None
         for pool, row in givable[giver].items():
             for taker in lightest.of(pool):
@@ -221,13 +222,15 @@ def _moves(
 def _fitting(
     state: _State, row: Sequence[tuple[int, int]], giver: int, taker: int, limit: float
 ) -> Iterator[tuple[int, int]]:
-    """Yield the giver's loads just below and just above the one that would make both levels equal,
-    as far as the taker's level stays within `limit`."""
+    """Yield the giver's loads, with their partitions, just below and just above the one that would
+    make both levels equal, as far as the taker's level stays within `limit`. `row`: load and
+    partition, ascending."""
     capacity = state.group.capacity
     even = (state.load[giver] * capacity[taker] - state.load[taker] * capacity[giver]) / (
         capacity[giver] + capacity[taker]
     )
     most = limit * capacity[taker] - state.load[taker]
+    # A load with `math.inf` sorts after all entries of that load, a load alone before them.
     below = bisect_right(row, (min(even, most), math.inf)) - 1
     if below >= 0:
         yield row[below]
@@ -363,6 +366,8 @@ class _Lightest:
         self._first = first
         self._second = second
         self._heaps: dict[int, list[list[tuple[int, int, int]]]] = {}
+        """Pool -> a heap for each capacity, with an entry for each subscriber: its value in `first`
+        and in `second` when the entry was made, and the member."""
 
     def of(self, pool: int) -> list[int]:
         """Return the least loaded member of each capacity among a pool's subscribers."""
@@ -372,6 +377,7 @@ class _Lightest:
         found = []
         for heap in heaps:
             member = heap[0][2]
+            # Bring outdated entries up to date until the first one is not outdated.
             while heap[0] != (now := (self._first[member], self._second[member], member)):
                 heapreplace(heap, now)
                 member = heap[0][2]

@@ -127,6 +127,8 @@ def _explained(error: click.UsageError) -> str:
 
 
 class _App(SuggestingGroup):
+    """The command `kafkagroup`. Subcommands are imported on use."""
+
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _one_line():
             return super().make_context(*args, **extra)

@@ -61,9 +61,11 @@ def try_plan(spec: GroupSpec, assignor: Assignor, was: GroupSpec) -> Plan:
 
 
 def _located(error: Exception) -> str:
-    """Return the error; with the line that raised it, if that is the user's."""
+    """Return the error as text; with the line that raised it, unless that is in this file or in the
+    import system."""
     text = f"{type(error).__name__}: {error}"
     last = traceback.extract_tb(error.__traceback__)[-1]
-    # That of a missing module is in the import system, that of a missing function in this file.
+    # The error for a missing module comes from the import system, that for a missing function from
+    # this file.
     is_own = last.filename == __file__ or last.filename.startswith("<frozen ")
     return text if is_own else f"{text} ({last.filename}, line {last.lineno})"

@@ -30,6 +30,7 @@ _LABELS = {
     "came_again": "rejoined",
     "subscribed_anew": "changed subscription",
 }
+"""Kind of change of a member -> its text."""
 
 PartitionsByMember = Mapping[str, tuple[TopicPartition, ...]]
 """Name of a member (`member_name`) -> partitions."""
@@ -37,8 +38,8 @@ PartitionsByMember = Mapping[str, tuple[TopicPartition, ...]]
 
 @attrs.frozen(kw_only=True)
 class Change:
-    """Two descriptions of a group, each None if the group did not exist, and what changed. It is
-    true if anything changed."""
+    """Two descriptions of a group, each None if the group did not exist, and what changed between
+    them. `bool` returns whether anything changed."""
 
     before: GroupDescription | None
     after: GroupDescription | None

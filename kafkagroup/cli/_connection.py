@@ -42,7 +42,7 @@ _SPARK_OPTIONS = {
     "default_api_timeout_ms",
     "request_timeout_ms",
 }
-"""The options of clients that Spark's source has, too."""
+"""The options of clients that Spark's Kafka source has, too, besides those of `Security`."""
 
 
 @attrs.frozen
@@ -153,6 +153,7 @@ def connection_of(given: Mapping[str, Any]) -> Connection:
     Raises: ConfigurationError.
     """
     servers, profile, config, properties = (given[name] for name in _ARGUMENTS)
+    # An empty text counts as not given.
     path, in_file = load_profile(
         config or os.environ.get(f"{_PREFIX}CONFIG") or None,
         profile or os.environ.get(f"{_PREFIX}PROFILE") or None,
@@ -188,6 +189,7 @@ def _parse_property(text: str) -> Setting:
 def _environment() -> list[Setting]:
     """Return the settings in variables with this library's prefix. Other programs may use that
     prefix, too: a name that is not similar to any option is ignored."""
+    # CONFIG and PROFILE choose the profile: they are no options.
     option_variable = re.compile(_PREFIX + "(?!(?:CONFIG|PROFILE)$)")
     return [
         Setting(name, value, f"variable {variable}")
@@ -203,12 +205,13 @@ def _environment() -> list[Setting]:
 
 class _Option(NamedTuple):
     parse: Callable[[object], object]
-    """Raises: ValueError with what was expected."""
+    """Converts a text or a TOML value. Raises: ValueError with what was expected."""
     is_secret: bool
 
 
 def _values(settings: Iterable[Setting]) -> dict[str, object]:
-    """Return argument -> value. Raises: ConfigurationError."""
+    """Return argument -> value. Raises: ConfigurationError for an unknown option, one that is given
+    twice, and a value that cannot be parsed."""
     values: dict[str, object] = {}
     for name, value, where in settings:
         option = _python_name(name)

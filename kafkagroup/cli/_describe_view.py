@@ -56,7 +56,7 @@ def _members(group: GroupDescription) -> Table:
         count(len(group.members), "member"),
         *columns,
         right=("epoch", "partitions"),
-        # The client first: most member ids begin with the client's.
+        # A narrow terminal first loses the client: most member ids begin with its id.
         drop=("client", "host", "epoch"),
     )
     for m in group.members:

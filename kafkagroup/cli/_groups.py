@@ -91,8 +91,9 @@ class Groups:
     """The groups that a command is about."""
 
     named: tuple[str, ...]
+    """Group ids; empty if `is_all`, or if none was given."""
     is_all: bool
-    """Whether all groups of the cluster are meant, and none is named."""
+    """Whether all groups of the cluster are meant."""
 
     def or_default(self, connection: Connection) -> Groups:
         """Return these groups; if none is given, the connection's group, such as that of a profile.

@@ -130,6 +130,8 @@ async def _check_tls(subject: str, address: Address, options: ClientOptions) -> 
 
 
 def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLContext) -> Finding:
+    """Check the server's certificate. `version`: that of TLS. `certificate`: the dictionary that
+    `ssl.SSLSocket.getpeercert` returns, which is empty if the context verifies no certificate."""
     if context.verify_mode != ssl.CERT_REQUIRED:
         return warning(
             "TLS",
@@ -155,7 +157,7 @@ def _certificate(subject: str, version: str, certificate: Any, context: ssl.SSLC
 
 async def _check_protocol(subject: str, address: Address, options: ClientOptions) -> list[Finding]:
     """Check API versions and authentication. A broker reports its versions before it authenticates,
-    so their finding comes first; but if authentication fails, that is the only finding."""
+    so their finding comes first; but if authentication fails, its finding is the only one."""
     mechanism = None if options.security is None else options.security.mechanism
     try:
         async with Broker.open(*address, options=options) as broker:

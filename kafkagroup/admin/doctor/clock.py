@@ -66,7 +66,8 @@ async def examine_clock(servers: Sequence[Address], options: ClientOptions) -> l
 
 def _time_in(response: DescribeQuorumResponse) -> float | int:
     """Return the cluster's time in seconds since 1970, a float; or, if the response has none, an
-    error code, an int."""
+    error code, an int. The leader reports its present time as the one when it was last caught
+    up."""
     if response.error_code:
         return response.error_code
     for topic in response.topics:

@@ -27,13 +27,14 @@ _MAX_BROKERS = 200
 """The limit of brokers whose addresses are checked: a response may name a million."""
 
 _MAX_CONCURRENT = 16
-"""The limit of addresses that are checked at the same time."""
+"""The limit of addresses that are checked at the same time, each with connections of its own."""
 
 
 async def metadata_of(
     servers: Sequence[Address], options: ClientOptions, *topics: str
 ) -> MetadataResponse:
-    """Request the metadata of the brokers and these topics. Raises: KafkaGroupError."""
+    """Request the metadata of the brokers and these topics; without `topics`, of the brokers alone.
+    Raises: KafkaGroupError."""
     request = MetadataRequest(
         topics=tuple(MetadataRequestTopic(name=topic) for topic in topics),
         allow_auto_topic_creation=False,
@@ -122,6 +123,7 @@ async def examine_offsets_topic(
         ]
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return [not_checked(check, subject, "this client may not see it; groups do not need that")]
+    # With partitions, the code is that of one of them, such as LEADER_NOT_AVAILABLE.
     if code and not topic.partitions:
         return [failed(check, subject, error_name(code), "look into the brokers' logs")]
     leaderless = sum(partition.leader_id < 0 for partition in topic.partitions)

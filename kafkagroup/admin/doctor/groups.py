@@ -88,8 +88,9 @@ async def examine_group(
 
 
 async def _check_may_join(cluster: Cluster, node: Node, group_id: str) -> None:
-    """Check whether this client may join and commit, without joining: a coordinator that authorizes
-    the client responds to this heartbeat that the member is unknown. Raises: AuthorizationError."""
+    """Check whether this client may join and commit, without joining. To the heartbeat of a member
+    that does not exist, a coordinator responds UNKNOWN_MEMBER_ID if it authorizes the client.
+    Raises: AuthorizationError if not, and what a request raises."""
     request = HeartbeatRequest(group_id=group_id, generation_id=-1, member_id=_UNUSED_MEMBER_ID)
     response = await cluster.broker(node).request(request)
     if response.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:

@@ -57,7 +57,7 @@ _RELEASES = (
     (0, "Kafka 2.2 or older"),
 )
 """A version of Fetch, and the releases whose highest version of Fetch is this or a later one, but
-below that of the line above."""
+below that of the line above: the newest releases come first."""
 
 
 def lacking(response: ApiVersionsResponse) -> list[str]:

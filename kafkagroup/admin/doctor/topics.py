@@ -53,7 +53,8 @@ async def examine_topic(
             " Admin.list_topics() lists its topics, and Admin.create_topics() creates one"
         )
         return [failed("topic", subject, "there is no such topic", advice)]
-    # With partitions, the code is of one of them, such as LEADER_NOT_AVAILABLE: see `_replicas`.
+    # With partitions, the code is that of one of them, such as LEADER_NOT_AVAILABLE, which
+    # `_replicas` reports.
     if topic.error_code and not topic.partitions:
         refusal = broker_error(topic.error_code, operation="DESCRIBE", topic=name)
         return [failed_or_denied("topic", refusal)]
@@ -105,8 +106,8 @@ def _numbers(numbers: Sequence[int], count: int) -> str:
 
 
 async def _check_may_read(cluster: Cluster, tp: TopicPartition) -> None:
-    """Check whether records may be read; they are not decoded. Raises: BrokerError, and
-    what `Cluster.refresh` and a request raise."""
+    """Check whether the topic's records may be read: request those of one partition, and do not
+    decode them. Raises: BrokerError, and what `Cluster.refresh` and a request raise."""
     with cluster.topics.during([tp.topic]):
         await cluster.refresh()
     response = await cluster.leader(tp).fetch_messages({tp: 0}, max_wait=0, partition_max_bytes=1)

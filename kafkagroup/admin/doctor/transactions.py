@@ -43,22 +43,22 @@ overdue ones every 10 s, and its clock may differ."""
 
 @attrs.frozen
 class _Behind:
-    """A partition whose last stable offset is not its high watermark."""
+    """A partition whose last stable offset is below its high watermark."""
 
     stable: int
     """The last stable offset."""
     end: int
     """The high watermark."""
     opened: tuple[OpenTransaction, ...]
-    """Its open transactions, the first one first."""
+    """The partition's open transactions, the first one first."""
 
 
 async def examine_transactions(
     servers: Sequence[Address], options: ClientOptions, topic: str, partitions: Iterable[int]
 ) -> list[Finding]:
-    """Check partitions of a topic, which have a leader. Return a finding for each whose first open
-    transaction is overdue; beyond a limit, one for all the others. If there is none, or the check
-    failed, return one finding."""
+    """Check partitions of a topic, each of which has a leader. Return a finding for each partition
+    whose first open transaction is overdue; beyond `_MAX_FINDINGS`, one for all the others. If no
+    transaction is overdue, or the check failed, return one finding."""
     wanted = [TopicPartition(topic, number) for number in sorted(partitions)]
     try:
         behind = await request_from(servers, options, lambda cluster: _behind(cluster, wanted))
@@ -109,7 +109,7 @@ async def _behind(
     for tp, result in opened.items():
         if isinstance(result, KafkaGroupError):
             raise result
-        if result:
+        if result:  # else the transactions have ended since the offsets were read
             found[tp] = _Behind(stable[tp].offset, ends[tp].offset, result)
     return found
 
@@ -130,7 +130,7 @@ def _is_overdue(one: OpenTransaction, now: datetime) -> bool:
 
 
 def _stuck(tp: TopicPartition, found: _Behind, one: OpenTransaction, now: datetime) -> Finding:
-    """Return the finding for a partition whose first open transaction nothing has ended."""
+    """Return the finding for a partition whose first open transaction, `one`, is overdue."""
     seconds = _open_for(one, now) or 0.0  # never None, as the transaction is overdue
     known = one.transaction
     named = f"producer id {one.producer.producer_id}"

@@ -20,8 +20,8 @@ class ExplainedClaims:
     """The claims of all members of a group.
 
     `kafkagroup.assign.claims` defines which claim is valid (KIP-792). The member with a valid claim
-    need not subscribe to the topic any longer. Unlike there, a claim also counts if no member
-    subscribes to the topic. The other claims are void: they are ignored.
+    need not subscribe to the topic any longer. Unlike for the assignors, a claim also counts if no
+    member subscribes to the topic. Claims that are not valid are void: they are ignored.
     """
 
     def __init__(self, spec: GroupSpec) -> None:

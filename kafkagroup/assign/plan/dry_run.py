@@ -23,13 +23,14 @@ def plan(spec: GroupSpec, assignor: Assignor, *, was: GroupSpec | None = None) -
     """Return the plan of a rebalance in which all members support only this assignor.
 
     For a cooperative assignor the plan has all rounds: members revoke the partitions that move, and
-    rejoin, until no member has to revoke any, or `MAX_ROUNDS` are over. `was` is the group before a
-    change, such as a member that leaves: the owners are read from it, and reasons may then name the
-    change.
+    rejoin, until no member has to revoke any, or until there were `MAX_ROUNDS`. `was` is the group
+    before a change, such as a member that leaves: the owners are read from it, and reasons may then
+    name the change.
 
     Calls the assignor once for each round. For the reasons, runs the rounds at most four times
-    more: without loads, without racks, and with other owners.
-    Raises: ConfigurationError when the assignor assigns to an unknown member, or a partition twice.
+    more: without loads, without racks, and twice with other owners.
+    Raises: ConfigurationError when the assignor has no name, or assigns to an unknown member, or a
+    partition twice.
     """
     was = was or spec
     name = protocol_name(assignor)  # raises before the assignor runs

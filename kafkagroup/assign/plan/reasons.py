@@ -45,17 +45,20 @@ class MoveReasons:
         self._counts_before = Counter(self._before.values())
         self._counts_after = Counter(after.values())
         self._counts_kept = Counter(after.values())
-        """As `_counts_after`, without the moves that were found to be unneeded so far."""
+        """The counts after the rebalance, without the moves that were found to be unneeded so
+        far."""
         self._loads_before = loads_by_member(was, self._before)
         self._loads_after = loads_by_member(spec, after)
         self._is_weighted = bool(spec.loads) or any(m.capacity != 1 for m in spec.members.values())
         self._owned_topics = {tp.topic for tp in self._before}
         self._gains: dict[str, Counter[str]] = {m: Counter() for m in spec.members}
-        """Member id -> topic -> how many partitions it gained, without those for load or rack."""
+        """Member id -> topic -> how many partitions it gained, without those that moved for load or
+        rack."""
         self._gifts: dict[str, Counter[str]] = {m: Counter() for m in spec.members}
         """Member id -> new owner -> how many partitions it gave that it could have kept, without
-        those for load or rack."""
-        # `_undo` and `_replace` remove the moves that are found to be unneeded from both.
+        those that moved for load or rack."""
+        # `_undo` and `_replace` remove the moves that are found to be unneeded from `_gains` and
+        # `_gifts`.
         for tp, taker in after.items():
             giver = self._before.get(tp)
             if giver == taker:
@@ -134,6 +137,8 @@ class MoveReasons:
             self._undo(tp, giver, taker)
         elif alternative is not None:
             self._replace(tp, alternative, giver, taker)
+        # The counts do not show the move, and the giver ends with fewer partitions than the taker,
+        # or the taker gave others away.
         elif not _is_visible(giver, taker, *totals) and (
             self._counts_after[giver] < self._counts_after[taker]
             or self._is_passed_on(tp, giver, taker)
@@ -171,7 +176,8 @@ class MoveReasons:
         )
 
     def _relieves(self, tp: TopicPartition, giver: str, taker: str) -> bool:
-        """Whether the higher load of the two would be higher without the move."""
+        """Whether the higher load of the two, relative to capacity, would be higher without the
+        move."""
         load = self._spec.loads.get(tp, 1.0)
 
         def higher_load(shift: float) -> float:
@@ -275,5 +281,6 @@ class MoveReasons:
 def _is_visible(
     giver: str, taker: str, before: Mapping[str, float], after: Mapping[str, float]
 ) -> bool:
-    """Whether the totals show the move: the giver's falls, and the taker's rises."""
+    """Whether the totals of partitions or loads show the move: the giver's falls, and the taker's
+    rises."""
     return before.get(giver, 0) > after.get(giver, 0) and before.get(taker, 0) < after.get(taker, 0)

@@ -29,16 +29,17 @@ class Outcome:
 
 
 def run_rounds(spec: GroupSpec, assignor: Assignor) -> Outcome:
-    """Run the assignor for each rebalance, until no member has to revoke a partition, or
-    `MAX_ROUNDS` are over.
+    """Run the assignor for each rebalance, until no member has to revoke a partition, or until
+    there were `MAX_ROUNDS`.
 
     Raises: ConfigurationError when the assignor assigns to an unknown member, or a partition twice.
     """
     owned = {m: frozenset(member_spec.owned) for m, member_spec in spec.members.items()}
     owner = _run_assignor(spec, assignor)
     if not is_cooperative(assignor):
-        gained_by_all = sorted_partitions(partitions_by_member(owner))
-        rebalance = Round(revoked=sorted_partitions(owned), assigned=gained_by_all)
+        # Eager members revoke all partitions, and then start to consume all that they get.
+        assigned = sorted_partitions(partitions_by_member(owner))
+        rebalance = Round(revoked=sorted_partitions(owned), assigned=assigned)
         return Outcome((rebalance,), owner, is_stable=True)
     generation = max((member_spec.generation for member_spec in spec.members.values()), default=-1)
     rounds: list[Round] = []

@@ -13,7 +13,7 @@ __all__ = ["Change", "MemberPlan", "Move", "Plan", "Reason", "Round", "Spread", 
 
 
 class Reason(Enum):
-    """Why a partition moves, or why a claim is ignored."""
+    """Why a partition moves, or why a claim to it is ignored."""
 
     OWNER_LEFT = "owner-left"
     """Its owner is no longer in the group."""
@@ -31,8 +31,8 @@ class Reason(Enum):
     """No member owned it. The spec does not show whether it is new or its owner left."""
     LOAD = "load"
     """Without the move, the more loaded of the two members would have a higher load, relative to
-    its capacity; and without loads and capacities the assignor would not have moved it there, or,
-    if the move is not needed for balance, would have assigned otherwise."""
+    its capacity. Besides, without loads and capacities the assignor would not have moved it there;
+    or, if the move is not needed for balance, it would have returned another assignment."""
     RACK = "rack"
     """It has a replica in the new owner's rack and none in the old one's, and without racks the
     assignor would not have moved it there."""
@@ -74,7 +74,9 @@ class MemberPlan:
     load_before: float
     """The sum of the loads of `before`; a partition without one counts as 1.0."""
     load_after: float
+    """The same sum for `after`."""
     capacity: float = 1.0
+    """As in `MemberSpec`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -130,7 +132,7 @@ class Plan:
     """The outcome of a dry run."""
 
     assignor: str
-    """Its name on the wire."""
+    """The assignor's name on the wire."""
     cooperative: bool
     """Whether members keep consuming the partitions that do not move."""
     members: tuple[MemberPlan, ...]
