@@ -36,14 +36,15 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def total(lags: Lags) -> tuple[int, float | None]:
-    """Return the sum of the lags in offsets, and the highest lag in seconds, None if none is known.
-    Unknown lags are left out."""
+    """Return the sum of the known lags in offsets, and the highest known lag in seconds, or None
+    if no lag in seconds is known."""
     seconds = [lag.seconds for lag in lags.values() if lag.seconds is not None]
     return sum(lag.lag or 0 for lag in lags.values()), max(seconds, default=None)
 
 
 def lag_table(group: str, lags: Lags) -> Table:
-    """Return a table with each partition and the total."""
+    """Return a table with each partition and the total. The last column, without a heading, has
+    the reason why a value is unknown."""
     table = new_table(group, "partition", *COLUMNS, "", right=COLUMNS, drop=DROP)
     for tp, partition in lags.items():
         add_row(table, tp, *cells(partition), partition.reason)
@@ -68,7 +69,8 @@ def live_table(
     group: str, lags: Lags, history: Sequence[Mapping[TopicPartition, int | None]], rows: int
 ) -> Table:
     """Return a table of the partitions with the highest lags, at most `rows`, with the total.
-    `history` has the lags of the last samples, oldest first, which are shown as bars."""
+    A terminal that is too low makes `rows` negative: then no partition is shown. `history` has the
+    lags of the last samples, oldest first, which are shown as bars."""
     columns = (*COLUMNS, "last samples")
     drop = ("end", "committed", "last samples", "seconds")
     table = new_table(group, "partition", *columns, "", right=columns, drop=drop)
@@ -77,6 +79,7 @@ def live_table(
         samples = sparkline([sample.get(tp) for sample in history])
         add_row(table, tp, *cells(lags[tp]), samples, lags[tp].reason)
     if len(worst) < len(lags):
+        # Six: `columns`, and the column without a heading.
         add_row(table, f"{len(lags) - len(worst)} others", *[None] * 6)
     table.add_section()
     lag, seconds = total(lags)
@@ -86,7 +89,8 @@ def live_table(
 
 
 def sparkline(samples: Sequence[int | None]) -> str:
-    """Return a bar for each sample, in proportion to the highest; a space for an unknown one."""
+    """Return a bar for each sample, in proportion to the highest sample; a space for an unknown
+    sample."""
     highest = max((lag for lag in samples if lag is not None), default=0) or 1
     top = len(_BARS) - 1
     return "".join(" " if lag is None else _BARS[lag * top // highest] for lag in samples)

@@ -12,7 +12,7 @@ __all__ = ["run_live", "stamp", "ticks"]
 
 
 def run_live(view: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Run a function; Ctrl-C ends it without a failure."""
+    """Run `view(*args)`; Ctrl-C ends it without a failure."""
     try:
         anyio.run(view, *args)
     except KeyboardInterrupt:
@@ -20,7 +20,8 @@ def run_live(view: Callable[..., Awaitable[None]], *args: Any) -> None:
 
 
 async def ticks(interval: float) -> AsyncIterator[None]:
-    """Yield at once, and then every `interval` seconds; skip the intervals that have passed."""
+    """Yield at once, and then every `interval` seconds. A caller that takes longer than that gets
+    the next tick at once; ticks that it has missed are skipped."""
     due = anyio.current_time()
     while True:
         yield

@@ -28,13 +28,14 @@ class LogEnds:
         self._without_batch: set[TopicPartition] = set()
         """Partitions without a batch from the consumer's position to the end."""
         self._next_check_at = -1.0
-        """When the brokers may be asked for such partitions next, on the loop's clock."""
+        """When the brokers may next be asked which partitions those are, on the loop's clock. It is
+        set with each new end, so the first value is never compared."""
 
     async def cut(
         self, consumer: Consumer, found: Mapping[TopicPartition, list[Record]]
     ) -> list[Record]:
-        """Return the records that are below the ends. Where `found` reaches a partition's end, seek
-        to the end, and pause the partition."""
+        """Return those records of `found` that are below the ends. Where `found` reaches a
+        partition's end, seek to the end, and pause the partition."""
         await self._add_new_partitions(consumer)
         kept: list[Record] = []
         for tp, records in found.items():
@@ -44,7 +45,7 @@ class LogEnds:
                 kept += records
                 continue
             kept += [record for record in records if record.offset < end]
-            if tp in consumer.assignment():
+            if tp in consumer.assignment():  # a rebalance may have revoked it meanwhile
                 consumer.pause(tp)
                 consumer.seek(tp, end)
         self._next_check_at = anyio.current_time() + _STALL_TIMEOUT
@@ -67,7 +68,7 @@ class LogEnds:
         return not unread.keys() - self._without_batch
 
     async def _add_new_partitions(self, consumer: Consumer) -> None:
-        # A loop: a rebalance may assign others while these ends are looked up.
+        # A loop: a rebalance may assign more partitions while these ends are looked up.
         while new := consumer.assignment() - self._ends.keys():
             self._ends |= await consumer.end_offsets(new)
             self._next_check_at = anyio.current_time() + _STALL_TIMEOUT
@@ -76,7 +77,7 @@ class LogEnds:
         self, positions: Mapping[TopicPartition, int]
     ) -> set[TopicPartition]:
         """Return the partitions whose leader has no batch from the position to the end. Compaction
-        leaves such a log: no fetch response then moves the position."""
+        may leave such a log, and then no fetch response moves the position."""
         empty: set[TopicPartition] = set()
         options = ClientOptions(security=self._connection.options()["security"])
         try:
@@ -84,8 +85,8 @@ class LogEnds:
                 leaders = await _by_leader(admin, positions)
             for leader, partitions in leaders.items():
                 async with Broker.open(leader.host, leader.port, options=options) as broker:
-                    # One request for each: a response for several may have only the first one's
-                    # records.
+                    # One request for each partition: a response for several may have records of
+                    # the first one only.
                     for tp in partitions:
                         if await self._is_empty(broker, tp, positions[tp]):
                             empty.add(tp)
@@ -99,7 +100,8 @@ class LogEnds:
         (data,) = response.responses[0].partitions
         if data.error_code:
             return False
-        # Whatever the limit, a broker returns the first batch, which begins with its offset.
+        # A broker returns the first batch even if it is larger than the limit of one byte. The
+        # first eight bytes of a batch are its base offset.
         first = bytes((data.records or b"")[:8])
         return not first or int.from_bytes(first) >= self._ends[tp]
 

@@ -16,8 +16,8 @@ _SHOWN = 3
 
 
 async def describe_known(admin: Admin, groups: Iterable[str]) -> dict[str, GroupDescription]:
-    """Return the groups that can be described. For other groups, the coordinator accepts or refuses
-    the change."""
+    """Return the groups that can be described. The others are not checked here: the coordinator
+    accepts or refuses the change."""
     found, _ = split_results(await admin.describe_groups(groups))
     return found
 

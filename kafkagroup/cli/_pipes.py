@@ -1,8 +1,8 @@
 """Read stdin and write stdout without blocking the event loop on a slow peer.
 
 Each read or write runs in a daemon thread, so that a blocked one does not keep the program from
-exiting. The threads use file descriptors and not Python's buffers, whose locks a blocked thread
-would hold.
+exiting. The threads use file descriptors and not Python's buffers: a blocked thread would hold a
+buffer's lock, which Python needs when it exits.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def _members(plans: Sequence[Plan]) -> Table:
     for after in results:
         numbers += [after, f"load {after}"] if is_weighted else [after]
     loads = [f"load {name}" for name in ("before", *results)]
-    # The counts of the first plan are never left out.
+    # The order in which columns are left out. The counts of the first plan never are.
     drop = (*loads[::-1], "capacity", *results[:0:-1], "before")
     table = new_table("Partitions of each member", "member", *numbers, "", right=numbers, drop=drop)
     # `versions`: the same member in each plan.
@@ -141,7 +141,8 @@ def _name(member: MemberPlan) -> str:
 
 
 def value_of(plan: Plan) -> dict[str, object]:
-    """Return a plan as a JSON value: enums by value, sets of partitions as topic -> numbers."""
+    """Return a plan as a JSON value: enums by value, sets of partitions as topic -> partition
+    numbers."""
     return {
         "assignor": plan.assignor,
         "cooperative": plan.cooperative,

@@ -1,5 +1,8 @@
-"""A child process with a process group of its own: a signal reaches its child processes, too, and
-Ctrl-C on the terminal does not reach it twice."""
+"""A child process with a process group of its own.
+
+A signal to the group also reaches the processes that the child has started. Ctrl-C on the terminal
+reaches only this program, which forwards it: the child gets it once.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,8 @@ def send(process: Process, number: signal.Signals) -> None:
 
 
 def kill(process: Process) -> None:
-    """End the process at once; on POSIX also its child processes, even if it has ended before
-    them."""
+    """End the process at once; on POSIX also its child processes, even those that have outlived
+    it."""
     with suppress(ProcessLookupError):
         if sys.platform == "win32":
             process.kill()

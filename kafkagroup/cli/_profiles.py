@@ -49,7 +49,8 @@ def default_file() -> Path:
 
 def load_profile(file: str | None, name: str | None) -> tuple[Path, list[Setting]]:
     """Return the file's path and the profile's settings, in the file's order. `None` means the
-    default file or profile.
+    default file or profile. There are no settings if neither is named and the default file does
+    not exist.
 
     Raises: ConfigurationError.
     """
@@ -78,7 +79,7 @@ def _expanded(path: str) -> Path:
     """Return the path with `~` replaced, if the home directory is known."""
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # as for a user of a container who has no name and no HOME
+    except RuntimeError:  # no HOME, and a user id without a name, as in some containers
         return Path(path)
 
 
@@ -111,7 +112,8 @@ def _profile(path: Path, document: Mapping[str, object], name: str) -> object:
 
 
 def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Flatten nested tables: in TOML, `sasl.mechanism = ...` without quotes is a table `sasl`."""
+    """Yield the values of nested tables with dotted keys: in TOML, `sasl.mechanism = ...` without
+    quotes is a table `sasl`."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")

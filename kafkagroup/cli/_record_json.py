@@ -1,5 +1,5 @@
-"""Records as lines of JSON: `produce --json` reads what `consume --json` prints. It only refuses
-timestamps below -1, which brokers should not store.
+"""Records as lines of JSON: `produce --json` reads what `consume --json` prints. Of these lines,
+`produce` refuses only those with a timestamp below -1, which no broker should store.
 
 Bytes that are valid UTF-8 are strings, others {"base64": "..."}; a null key or value is null. In
 the name of a header, each byte that is not UTF-8 is a code point from U+DC80 to U+DCFF. Pure.
@@ -24,7 +24,7 @@ _FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers
 
 
 class PlacedRecord(NamedTuple):
-    """A record to write, and the partition that its line of input has."""
+    """A record to write, and the partition in its line of input."""
 
     record: NewRecord
     partition: int | None
@@ -45,8 +45,8 @@ def record_to_json(record: Record) -> str:
         },
         ensure_ascii=False,
     )
-    # A byte in the name of a header that is not UTF-8 is a lone surrogate: JSON has an escape for
-    # it.
+    # In the name of a header, a byte that is not UTF-8 is a lone surrogate. Python's escape for it,
+    # \udcNN, is JSON's as well.
     return line.encode(errors="backslashreplace").decode()
 
 

@@ -17,8 +17,8 @@ __all__ = ["Selection", "selecting"]
 
 @attrs.frozen
 class Selection:
-    """Topics, or some partitions of one topic. Without topics, every partition is selected of those
-    that the command is about."""
+    """Topics, or some partitions of one topic. Without topics, all partitions that the command is
+    about are selected."""
 
     topics: tuple[str, ...]
     partitions: tuple[int, ...]
@@ -34,8 +34,9 @@ class Selection:
         return not self.partitions or tp.partition in self.partitions
 
     async def resolve(self, admin: Admin) -> list[TopicPartition]:
-        """Return the selected partitions; there must be topics. Given numbers are not checked.
-        Raises: BrokerError for a topic that does not exist, if no numbers are given."""
+        """Return the selected partitions; `topics` must not be empty. Given partition numbers are
+        not checked. Raises: BrokerError for a topic that does not exist, if no partition numbers
+        are given."""
         if self.partitions:
             return [TopicPartition(self.topics[0], number) for number in self.partitions]
         return [*await admin.partitions(self.topics)]

@@ -40,8 +40,8 @@ class Start:
         end = await consumer.end_offsets(assigned)
         for tp, wanted in sorted((await self._wanted(consumer, first, end)).items()):
             offset = min(max(wanted, first[tp]), end[tp])
-            # `0 <=`: an offset that is computed from -N is not reported. In a log that ends at 0 it
-            # is -N again, as the option.
+            # `0 <=`: only an offset that the user has given is reported, not one that is computed
+            # from -N. In a log that ends at 0, the computed one equals the option: 0 - N.
             if offset != wanted and 0 <= wanted == self.offset:
                 print_message(
                     f"warning: {tp} has the offsets {first[tp]} to {end[tp]}, not {wanted}:"
@@ -64,7 +64,7 @@ class Start:
             case int(offset):
                 return {tp: offset if offset >= 0 else last + offset for tp, last in end.items()}
         assert self.at is not None  # `consume` only seeks if one of the two is set
-        stamp = round(self.at.timestamp() * 1000)
+        stamp = round(self.at.timestamp() * 1000)  # in milliseconds, as Kafka's timestamps
         found = await consumer.offsets_for_times(dict.fromkeys(end, stamp))
         return {tp: end[tp] if one is None else one.offset for tp, one in found.items()}
 

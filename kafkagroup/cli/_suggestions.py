@@ -43,7 +43,8 @@ class SuggestingGroup(click.Group):
         if name in _OTHER_NAMES and ctx.parent is None:  # the program, not a group in it
             return [*_OTHER_NAMES[name]]
         known = self.list_commands(ctx)
-        # "delete" is a part of the name of a command; "list-groups" has such a name as its part.
+        # "delete" matches `delete-groups`; "list-groups" matches `groups`.
         parts = [one for one in known if name in one.split("-") or one in name.split("-")]
+        # Two names only if both are close; else the closest one, by difflib's cutoff of 0.6.
         close = get_close_matches(name, known, n=2, cutoff=0.7)
         return parts or close or get_close_matches(name, known, n=1)

@@ -55,8 +55,8 @@ class _Column:
         return max(self.widest_cell, cell_len(self.name))
 
     def min_width(self, min_text_width: int) -> int:
-        """Return the least width. In a column of numbers only the heading is folded, between
-        words."""
+        """Return the least width: text is folded to no less than `min_text_width` cells. In a
+        column of numbers only the heading is folded, between words."""
         if self.is_number:
             return max(self.widest_cell, *map(cell_len, self.name.split(" ")))
         return min(self.full_width, min_text_width)
@@ -65,9 +65,9 @@ class _Column:
 class Table:
     """Rows of cells below a title, as wide as they need, or as the terminal is.
 
-    Columns of `numbers` are right-aligned and never folded. Before text is folded, empty columns
-    are left out. If the others do not fit, those of `drop` are left out, in its order, until the
-    rest fits; a line below names all that are left out.
+    The columns named in `numbers` are right-aligned and never folded. Before text is folded, empty
+    columns are left out. If the others do not fit, those named in `drop` are left out, in its
+    order, until the rest fits. A line below the table names all columns that are left out.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class Table:
                 width=width,
             )
         indexes = [self._columns.index(one) for one in shown]
-        for number, row in enumerate(self._rows):
-            if number in self._sections:
+        for row_index, row in enumerate(self._rows):
+            if row_index in self._sections:
                 table.add_section()
             cells = zip(indexes, widths, strict=True)
             table.add_row(*(Text(fold(row[index], width)) for index, width in cells))
@@ -138,7 +138,7 @@ def _room(columns: Sequence[_Column], width: int) -> int:
 
 def _widths(columns: Sequence[_Column], width: int) -> list[int]:
     """Return the widths of columns: the widest texts are folded until all columns fit. If even the
-    numbers do not fit, the widths exceed the terminal's, and rich cuts them off with "…"."""
+    numbers do not fit, the widths exceed the terminal's, and rich cuts cells off with "…"."""
     room = _room(columns, width)
     least = [one.min_width(_MIN_TEXT_WIDTH) for one in columns]
     if sum(least) > room:

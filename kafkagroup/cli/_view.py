@@ -44,7 +44,7 @@ _PIPE_WIDTH = 120
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Raise the error, at which the program ends without a failure. Rich would exit with code
+        """Raise BrokenPipeError: the program then ends without a failure. Rich would exit with code
         1."""
         raise BrokenPipeError
 

@@ -1,4 +1,5 @@
-"""Parse times and durations: callbacks of click options."""
+"""Parse times and durations: callbacks of click options. They return None if the option is not
+given."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> dat
 
 
 def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
-    """Parse "90s", "15m", "2h", "7d", or an ISO 8601 duration, as Kafka's own tools use."""
+    """Parse "90s", "15m", "2h", "7d", or a duration in ISO 8601, the format of Kafka's own
+    tools."""
     if value is None:
         return None
     short, iso = _SHORT.fullmatch(value), _ISO.fullmatch(value)

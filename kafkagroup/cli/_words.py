@@ -26,7 +26,8 @@ _ABORT = re.compile(r"Admin\.abort_transaction\(\('([\w.-]+)', (\d+)\), (\d+)\)"
 
 
 def in_shell_words(text: str) -> str:
-    """Return the text with flags for options, and commands for calls."""
+    """Return the text with the arguments or environment variables of the command line for options,
+    and with commands for calls."""
     for phrase, words in _PHRASES.items():
         text = text.replace(phrase, words)
     abort = r"`kafkagroup transactions abort --topic \1 --partition \2 --start-offset \3`"

@@ -21,6 +21,7 @@ _MAX_NODES = 100
 _MAX_PARTITIONS = 10_000
 """Most partitions of one topic: each has a log in the memory of this process."""
 _TOPIC = re.compile(r"([a-zA-Z0-9._-]{1,249})(?::([1-9][0-9]{0,4}))?")
+"""A name that Kafka allows, and optionally the number of partitions."""
 
 
 class _Topic(click.ParamType[tuple[str, int]]):

@@ -32,7 +32,7 @@ _WRITE_GRACE = 1.0
 
 _END_CHECK_INTERVAL = 0.1
 """Seconds without a record after which the positions are compared with the logs' ends: positions
-also move past markers, which are no records."""
+also move past transaction markers, which are no records."""
 
 
 _START_HINT = (
@@ -147,6 +147,7 @@ def command(
     topics += more_topics
     if not topics:
         raise click.UsageError("Missing argument 'TOPIC...'.")
+    # None: not given.
     starts: dict[str, object] = {
         "--from-beginning": from_beginning or None,
         "--offset": offset,
@@ -195,8 +196,8 @@ def command(
 async def _require_topics(
     topics: tuple[str, ...], partitions: tuple[int, ...], connection: Connection
 ) -> None:
-    """Check that the topics exist, and the partitions, which are those of a single topic: a
-    consumer would wait for them. Raises: BrokerError."""
+    """Check that the topics exist, and that the partitions, if given, exist in the single topic: a
+    consumer would wait for a missing one. Raises: BrokerError."""
     async with Admin(**connection.options(Admin)) as admin:
         # Raises for a topic that does not exist.
         existing = {tp.partition for tp in await admin.partitions(topics)}
@@ -223,7 +224,10 @@ class _Printer:
         ends: LogEnds | None,
         hint: str,
     ) -> None:
-        """`hint`: the text for stderr if the end is reached without a record; "" for none."""
+        """`form` returns the text of a record. `key`: print only records with this key; None for
+        all. `timeout`: end after these seconds without a record; None for no limit. `ends`: end
+        there; None for no end. `hint`: the text for stderr if the end is reached without a record;
+        "" for none."""
         self._format = form
         self._start = start
         self._key = key

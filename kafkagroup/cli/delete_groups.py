@@ -54,6 +54,7 @@ async def _kept(admin: Admin, groups: tuple[str, ...]) -> dict[str, str]:
         if isinstance(result, GroupDescription):
             if result.members:
                 kept[group] = f"it has {blocking_members(result.members)}"
+        # Of the errors, only a BrokerError has a code.
         elif getattr(result, "code", None) == ErrorCode.GROUP_ID_NOT_FOUND:
             kept[group] = str(result)
     return kept

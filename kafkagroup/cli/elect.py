@@ -22,10 +22,10 @@ from kafkagroup.coordination import Election, Leadership
 __all__ = ["command"]
 
 _ENDING_SIGNALS = (*ENDING, "SIGHUP", "SIGQUIT")
-"""The signals that end the program while no command runs."""
+"""The names of the signals that end the program while no command runs."""
 
 _FORWARDED_SIGNALS = (*_ENDING_SIGNALS, "SIGUSR1", "SIGUSR2")
-"""The signals that the program passes on to the command."""
+"""The names of the signals that the program passes on to the command."""
 
 _LEASE_CHECK_INTERVAL = 0.1
 """Seconds between two checks of the lease."""
@@ -192,6 +192,7 @@ class _Candidate:
             if not leadership.over.is_set():
                 # anext() would resign: a new leader could start before the command ends.
                 return
+            # None: another member leads, or the lease has only the grace period left.
             following = await first(
                 partial(anext, self._election),
                 self._wait_another,

@@ -104,6 +104,7 @@ async def _sampled(admin: Admin, groups: Groups) -> _Sample:
         if isinstance(error, AuthenticationError) and error.is_refusal:
             raise
         errors = dict.fromkeys(groups.named, str(error))
+        # With --all-groups no group is named: the error is then a line of its own.
         return {}, [*failures(errors, {})] or [str(error)], errors
 
 
@@ -111,13 +112,13 @@ async def _print_lines(groups: Groups, connection: Connection, every: float, as_
     async with Admin(**connection.options(Admin)) as admin:
         async for _ in ticks(every):
             at = stamp()
-            lags, errors, _by_name = await _sampled(admin, groups)
+            lags, lines, _errors = await _sampled(admin, groups)
             for group, group_lags in lags.items():
                 if as_json:
                     print_json({"time": at, **lag_value(group, group_lags)}, one_line=True)
                 else:
                     print_line(f"{at}  {lag_line(group, group_lags)}")
-            for line in errors:
+            for line in lines:
                 print_message(f"{at}  {line}")
 
 
@@ -127,11 +128,12 @@ async def _show_live(groups: Groups, connection: Connection, every: float) -> No
     async with Admin(**connection.options(Admin)) as admin:
         with Live(console=shown, auto_refresh=False, vertical_overflow="crop") as view:
             async for _ in ticks(every):
-                lags, errors, _by_name = await _sampled(admin, groups)
+                lags, error_lines, _errors = await _sampled(admin, groups)
                 for group, group_lags in lags.items():
                     samples = history.setdefault(group, deque(maxlen=_SAMPLES))
                     samples.append({tp: one.lag for tp, one in group_lags.items()})
-                lines = [*errors, f"{time.strftime('%H:%M:%S')}, every {every:g} s; Ctrl-C ends it"]
+                footer = f"{time.strftime('%H:%M:%S')}, every {every:g} s; Ctrl-C ends it"
+                lines = [*error_lines, footer]
                 view.update(_fitting(shown, lags, history, lines), refresh=True)
 
 
@@ -148,6 +150,5 @@ def _fitting(
         excess = len(shown.render_lines(view)) - shown.height
         if excess <= 0 or rows <= 0:
             return view
-        # One row takes up to four lines when it is folded, so this removes too few rather than too
-        # many.
+        # A folded row takes up to four lines, so this removes too few rows rather than too many.
         rows -= max(1, excess // (4 * count))

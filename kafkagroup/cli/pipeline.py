@@ -119,7 +119,7 @@ def run_command(
     connection: Connection,
 ) -> None:
     """Read the groups' records since the last run, sample their lag, and write the tables."""
-    spark = session()
+    spark = session()  # first: without PySpark, the imports below would raise ImportError
     from kafkagroup.spark.pipeline import run
     from kafkagroup.spark.weights import write_loads
 
@@ -161,7 +161,7 @@ def report_command(
     as_json: bool,
 ) -> None:
     """Write the report on the tables of earlier runs. No broker is asked."""
-    spark = session()
+    spark = session()  # first: without PySpark, the import below would raise ImportError
     from kafkagroup.spark.stored_tables import Tables
 
     tables = Tables(spark, out, form, namespace)
@@ -225,12 +225,12 @@ def cause_of(text: str) -> str:
     """Return the line that names the cause, from the text of an error of Spark.
 
     Spark shows the tracebacks of a Python worker within those of the JVM; the last line of the
-    first traceback is the cause.
+    first traceback is the cause. Without a traceback, the first line of the text is.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for after, line in enumerate(lines):
+    for index, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
-            found = (m for other in lines[after + 1 :] if (m := _ERROR.match(other)))
+            found = (m for other in lines[index + 1 :] if (m := _ERROR.match(other)))
             if (match := next(found, None)) is not None:
                 return f"{match[1]}: {match[2]}"
     return lines[0] if lines else "it does not say why"
@@ -254,7 +254,7 @@ def session() -> Any:
         SparkSession.builder.appName("kafkagroup pipeline")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        # At most one per core; the default of 200 tasks is meant for clusters.
+        # One task per core; the default of 200 tasks is meant for clusters.
         .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.log.level", "ERROR")

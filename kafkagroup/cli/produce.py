@@ -195,6 +195,8 @@ class _Writer:
         partition: int | None,
         parse: Callable[[bytes], PlacedRecord],
     ) -> None:
+        """`partition`: the partition of records for which `parse` returns none; None chooses it by
+        the key."""
         self.written_count = 0
         """The number of records, one for each line, that were written."""
         self.unknown_count = 0
@@ -238,6 +240,7 @@ class _Writer:
                     partial(_wait_for_signal, signals),
                     self._copy_stdin,
                 ]
+                # Not if the lines are typed on the terminal: the progress would overwrite them.
                 if sys.stderr.isatty() and not sys.stdin.isatty():
                     functions.append(self._show_progress)
                 code = await first(*functions)
@@ -331,8 +334,8 @@ class _Writer:
 
     async def _settle(self) -> None:
         """Count the written and the unknown lines among those that were in flight when the command
-        ended, unless a line has failed: then no counts are printed. The producer is closed, so that
-        this does not wait."""
+        ended; lines that were never sent count as neither. If a line has failed, count nothing: no
+        counts are printed then. The producer is closed, so that this does not wait."""
         if self._failure is not None:
             return
         written = 0
@@ -340,6 +343,8 @@ class _Writer:
             try:
                 await future
             except NotWrittenError as error:
+                # A broker has refused the line. With any other error it was never sent, or its
+                # outcome is unknown.
                 if isinstance(error.why, BrokerError):
                     self._failure = await self._not_written(index, error)
                     return

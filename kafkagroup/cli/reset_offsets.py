@@ -78,6 +78,7 @@ def command(
     all in the file. The result is shown first, and nothing is changed before you confirm. An offset
     outside of the log is replaced by the log's nearest end, but not one from a file.
     """
+    # None: not given. A flag is True.
     goals = {
         "earliest": to_earliest or None,
         "latest": to_latest or None,

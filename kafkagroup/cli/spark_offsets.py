@@ -61,7 +61,7 @@ def _last_offsets(checkpoint: str) -> str:
 
 
 def _read_by_spark(checkpoint: str) -> str:
-    spark = session()
+    spark = session()  # first: without PySpark, the imports below would raise ImportError
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -73,7 +73,8 @@ def _read_by_spark(checkpoint: str) -> str:
             raise _without_batch(checkpoint)
         return read_text(spark, f"{checkpoint}/offsets/{last}")
     except (Py4JError, PySparkException) as error:
-        # A Py4JJavaError has the error of the JVM, and itself only says which call failed.
+        # A Py4JJavaError has the error of the JVM as `java_exception`; its own text only says which
+        # call failed.
         cause = cause_of(str(getattr(error, "java_exception", error)))
         raise ConfigurationError(f"the offsets of {checkpoint} cannot be read: {cause}") from error
     finally:

@@ -206,7 +206,7 @@ def _change(
     *,
     dry_run: bool = False,
 ) -> None:
-    """Make a change, and print its result; `done` is the word for it, such as "created"."""
+    """Make a change, and print its result; `done` is the past participle for it: "created"."""
     names, errors = apply_changes(change)
     if as_json:
         print_json({done: names, "dry_run": dry_run, "errors": errors})

@@ -49,6 +49,7 @@ _STATES = [state.value for state in TransactionState if state is not Transaction
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _ByPartition = Mapping[TopicPartition, tuple[T, ...] | KafkaGroupError]
+"""Partition -> its producers or open transactions, or why they cannot be read."""
 
 
 @click.group(
@@ -244,7 +245,7 @@ def abort_command(
 
 
 def _split(results: _ByPartition[T]) -> tuple[dict[TopicPartition, tuple[T, ...]], dict[str, str]]:
-    """Split the results of partitions into values and errors."""
+    """Return the values by partition, and the errors, as texts, by "TOPIC/NUMBER"."""
     return (
         {tp: one for tp, one in results.items() if not isinstance(one, KafkaGroupError)},
         {str(tp): str(one) for tp, one in results.items() if isinstance(one, KafkaGroupError)},

@@ -52,6 +52,7 @@ async def _watch(group: str, every: float, as_json: bool, connection: Connection
                 continue
             if changes_between(known, now):
                 _print(group, known, now, as_json)
+            # During a rebalance, `now` may have no assignments: keep the last known ones.
             known = with_known_assignments(known, now)
 
 

@@ -1,4 +1,4 @@
-"""Wait for a consumer's first assignment, as the originals do in their starts."""
+"""Wait for a consumer's first assignment, as kiel's and pykafka's consumers do when they start."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ __all__ = ["wait_for_assignment"]
 async def wait_for_assignment(consumer: Consumer, timeout: float, option: str) -> None:
     """Wait until the group has assigned partitions to a started consumer, possibly none.
 
-    `timeout` is in seconds; `option` is the name and value of the option that it is from, for the
-    message. Raises: JoinFailedError after the timeout, when it has stopped the consumer without a
-    commit; the error that ended the membership. A cancellation leaves the consumer joining.
+    `timeout` is in seconds; `option` is "NAME=VALUE" of the option that sets it, for the message.
+    After the timeout, stop the consumer without a commit, and raise JoinFailedError. Raises also
+    the error that ended the membership. A cancellation leaves the consumer joining.
     """
     with anyio.move_on_after(timeout) as scope:
         await consumer.wait_assignment()
     if not scope.cancelled_caught:
         return
-    # It is known that the consumer has not joined: `inf` leaves this out, and finds other problems.
+    # The message says already that the consumer has not joined: with `inf`, `health` reports only
+    # other problems.
     health = consumer.health(joining_after=math.inf)
     is_well = health.healthy
     cause = "its other members may not have released their partitions" if is_well else str(health)

@@ -39,7 +39,9 @@ class Tasks:
 
     def __init__(self) -> None:
         self._group: TaskGroup | None = None
+        """The task group on trio, from `enter` to `leave`; None on asyncio."""
         self._running: set[asyncio.Task[None]] = set()
+        """The spawned tasks on asyncio that have not ended."""
 
     async def enter(self) -> None:
         """On trio, open the task group that runs everything until `leave`."""
@@ -51,16 +53,16 @@ class Tasks:
         group, self._group = self._group, None
         if group is not None:
             group.cancel_scope.cancel()
-            # Not passed the user's exception: the task group would wrap it in an ExceptionGroup.
+            # Without the user's exception, which the task group would wrap in an ExceptionGroup.
             await group.__aexit__(None, None, None)
-        # Not the caller, which may be one of them.
+        # All but the calling task, which may be a spawned one itself.
         elif running := self._running - {asyncio.current_task()}:
             for task in running:
                 task.cancel()
             await asyncio.wait(running)
 
     async def start(self, startable: Startable) -> None:
-        """Start an object. Raises what its start raises."""
+        """Start an object. Raises: what its start raises."""
         if self._group is None:
             await startable.start()
         else:
@@ -100,7 +102,8 @@ class ContextTask(Generic[T]):
             self._closed.set()
 
     async def start(self) -> None:
-        """Run in a task of its own; asyncio only. Raises what entering raises."""
+        """Run in a task of its own, and return when the context manager is entered; asyncio only.
+        Raises: what entering raises."""
         if (loop := asyncio_loop()) is None:
             raise IllegalStateError("outside of `async with` this is for asyncio only")
         entered: asyncio.Future[None] = loop.create_future()

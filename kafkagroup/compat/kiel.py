@@ -130,6 +130,7 @@ class GroupedConsumer(TaskOwner):
         `consume` determines them first."""
         self.coordinator_id: int | None = None
         self.closing = False
+        """Whether `close` was called: `consume` then returns no messages."""
         self._deserializer: Callable[[Any], object] = deserializer or json.loads
         self._poll_timeout = max_wait_time / 1000
         self._brokers, self._security = brokers, security
@@ -251,8 +252,8 @@ class GroupedConsumer(TaskOwner):
                     self._positions[tp] = wanted
 
     def _offset(self, tp: TopicPartition) -> OffsetAndMetadata:
-        """Return a partition's entry in `offsets`, with the leader epoch if the consumer has read
-        up to it."""
+        """Return a partition's entry in `offsets`; if the consumer has read up to that offset, with
+        the leader epoch of the last message."""
         offset, position = self.offsets[tp.topic][tp.partition], self._positions.get(tp)
         if position is not None and position.offset == offset:
             return position
@@ -350,6 +351,7 @@ class GroupedConsumer(TaskOwner):
             if retry:
                 note = "" if is_note_blanked else note
                 await anyio.sleep(_RETRY_PAUSE)
+        # A permanent error of a broker is not raised: it was logged.
         if failure is not None and not (isinstance(failure, BrokerError) and not failure.retriable):
             raise failure
 
@@ -358,7 +360,8 @@ class GroupedConsumer(TaskOwner):
         topics, self.topics_to_commit = self.topics_to_commit, set()
         try:
             for topic in topics & self.synced_offsets:
-                self._seek_to_offsets(topic)  # a commit below the position needs a seek before it
+                # Without a seek, a commit below the start of the assignment would be refused.
+                self._seek_to_offsets(topic)
             offsets = {
                 tp: self._offset(tp)
                 for tp in self._owned
@@ -397,6 +400,8 @@ class GroupedConsumer(TaskOwner):
 
 
 def _zookeeper(zk_hosts: str | Sequence[str], group: str) -> ZooKeeperMembership | None:
+    """Return the membership, which refuses to start beside kiel's own members; None without
+    hosts."""
     hosts = zk_hosts if isinstance(zk_hosts, str) else ",".join(zk_hosts)
     if not hosts:
         return None
@@ -411,7 +416,7 @@ def _assignor(allocator: PartitionAllocator | None, own_name: str) -> Assignor:
     member ids are assigned by the coordinator."""
     if allocator is None:
         return naive_assignor
-    protocol = getattr(allocator, "__name__", "allocator")
+    protocol = getattr(allocator, "__name__", "allocator")  # an object with `__call__` has no name
 
     @named(protocol, user_data=lambda _owned, _generation: own_name.encode())
     def assignor(spec: GroupSpec) -> Assignment:
@@ -423,6 +428,7 @@ def _assignor(allocator: PartitionAllocator | None, own_name: str) -> Assignor:
         ) -> Mapping[str, Mapping[str, Iterable[int]]]:
             written = sorted(f"{topic}:{number}" for topic, number in partitions)
             allocation = allocator(sorted(name_by_id[member] for member in members), written)
+            # `allocating` rejects a name that no member has.
             return {id_by_name.get(name, name): topics for name, topics in allocation.items()}
 
         return allocating(protocol, allocate)(spec)

@@ -20,7 +20,7 @@ from kafkagroup._backend import asyncio_loop
 __all__ = ["LeaseClock", "current_time", "lease_clock", "loop_clock"]
 
 _SUSPEND_CHECK_INTERVAL = 0.1
-"""Seconds between two looks at the lease clock by a task that waits for the end of a lease."""
+"""Seconds after which a task that waits for the end of a lease reads the lease clock again."""
 
 
 def current_time() -> float:
@@ -60,7 +60,7 @@ class LeaseClock:
 
     @property
     def system_id(self) -> int | None:
-        """The id of this clock for the system's clock_gettime; None if it is not read by that."""
+        """The id of this clock for the system's clock_gettime; None if another call reads it."""
         if sys.platform == "win32":
             return None  # it has no clock_gettime
         now = self.now
@@ -69,19 +69,21 @@ class LeaseClock:
         return None
 
     def in_loop_time(self, moment: float) -> float:
-        """Return when a moment of this clock is, or was, on the loop's clock, by what is known now:
-        each suspend from now until that moment makes the loop's time of it earlier."""
-        # The loop's clock first: if the system is suspended between the two, that counts.
+        """Return when a moment of this clock is, or was, on the loop's clock, as far as it is known
+        now: each suspend from now until that moment makes the moment earlier on the loop's
+        clock."""
+        # The loop's clock is read first: a suspend between the two readings then counts.
         return moment + (self.loop_now() - self.now())
 
     def from_loop_time(self, moment: float) -> float:
-        """Return when a moment of the loop's clock is on this clock, by what is known now."""
+        """Return when a moment of the loop's clock is on this clock, as far as it is known now."""
         return moment + (self.now() - self.loop_now())
 
     async def sleep_out(self, seconds_left: Callable[[], float]) -> None:
         """Wait until no seconds of a lease are left; `seconds_left` returns them. The lease may be
         extended meanwhile."""
-        # A timer of the loop stands still during a suspend, and would be late by as much.
+        # A timer of the loop stands still while the system is suspended, and then ends that much
+        # too late.
         longest = float("inf") if self.now == self.loop_now else _SUSPEND_CHECK_INTERVAL
         while (left := seconds_left()) > 0.0:  # noqa: ASYNC110
             await anyio.sleep(min(left, longest))

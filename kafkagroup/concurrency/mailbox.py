@@ -32,7 +32,8 @@ class Mailbox(Generic[T]):
             self._wake.set()
 
     async def take(self, until: float = float("inf")) -> T | None:
-        """Remove and return the oldest item; None if none is put by `until` (loop's clock)."""
+        """Remove and return the oldest item. Wait for one until a time on the loop's clock, and
+        return None if none is put by then."""
         if not self._items:
             self._wake = OneShotEvent()
             try:

@@ -28,6 +28,7 @@ class OneShotEvent:
     def __init__(self) -> None:
         self._is_set = False
         self._waiting: list[asyncio.Future[None] | trio.Event] | None = None
+        """One waiter for each task in `wait`; None, and no list, for none."""
 
     def set(self) -> None:
         """Set the event and wake all tasks that wait for it."""
@@ -50,8 +51,8 @@ class OneShotEvent:
             # Not anyio.lowlevel.checkpoint: that module would have to be imported.
             await anyio.sleep(0)  # noqa: ASYNC115
             return True
-        # From here on nothing of anyio: a client that starts waits here while a thread imports its
-        # backend.
+        # From here on nothing of anyio: a client that starts waits here while a thread imports
+        # anyio's backend.
         if (loop := asyncio_loop()) is None:
             await self._wait_on_trio(until)
             return self._is_set
@@ -81,14 +82,14 @@ class OneShotEvent:
             self.withdraw(waiter)
 
     def add(self, waiter: asyncio.Future[None] | trio.Event) -> None:
-        """Wake this when the event is set. The event must not be set yet."""
+        """Wake `waiter` when the event is set. The event must not be set yet."""
         if self._waiting is None:
             self._waiting = [waiter]
         else:
             self._waiting.append(waiter)
 
     def withdraw(self, waiter: asyncio.Future[None] | trio.Event) -> None:
-        """Undo `add`. Without effect once the event is set."""
+        """Undo `add`. Without effect if the event is set."""
         if self._waiting is not None and not self._is_set:
             self._waiting.remove(waiter)
 

@@ -51,7 +51,8 @@ async def process_in_slices(
 
 
 async def apply_in_slices(work: Callable[[Sequence[T]], object], items: Sequence[T]) -> None:
-    """Call `work` for `items`, as `process_in_slices` does."""
+    """Call `work` for `items`, a slice at a time. Other tasks run between the slices if there are
+    several."""
     for part in slices(items):
         work(part)
         if are_many(items):
@@ -63,7 +64,7 @@ class Slices(Generic[T]):
 
     __slots__ = ("_is_done", "_result", "_work")
 
-    _result: T
+    _result: T  # set with `_is_done`
 
     def __init__(self, work: Generator[None, None, T]) -> None:
         self._work = work

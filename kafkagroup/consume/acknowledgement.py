@@ -26,8 +26,8 @@ class SequentialPolling:
         self._first: OwnedPartition | None = None
         """A partition with records in flight; None for none."""
         self._others: tuple[OwnedPartition, ...] = ()
-        """The other partitions with records in flight. Mostly there are none: a tuple of one would
-        be allocated for each record."""
+        """The other partitions with records in flight, mostly none. They are apart from `_first`
+        because a tuple of one partition would be allocated for each record."""
 
     def begin(self, owned: OwnedPartition) -> None:
         """Note that the records from the position on are delivered. Call it before the position is
@@ -43,7 +43,7 @@ class SequentialPolling:
         """Note that the application polls or commits: it has processed what was delivered."""
         if self._first is None or self.is_held:
             return
-        Progress.complete(self._first, self._first.oldest)  # as in `begin`
+        Progress.complete(self._first, self._first.oldest)  # not the method: see `progress.pxd`
         for owned in self._others:
             owned.complete(owned.oldest)
         self._first, self._others = None, ()

@@ -54,13 +54,13 @@ class Commit:
         return evolve(processed, metadata=self.offset.metadata)
 
     def is_assigned(self, owned: Mapping[TopicPartition, OwnedPartition]) -> bool:
-        """Return whether the assignment still lasts, as `owned` has it, and the position is not of
-        a topic that was deleted and recreated."""
+        """Return whether `owned` still has the partition in the same assignment, and the offset is
+        not of a topic that was deleted and recreated."""
         return owned.get(self.tp) is self.owned and not self.owned.is_recreated(self.topic_id)
 
     @property
     def is_below_floor(self) -> bool:
-        """Whether the assignment began above this offset."""
+        """Whether every position that this assignment has had is above the offset."""
         return self.offset.offset < self.owned.floor
 
 
@@ -78,8 +78,8 @@ def of_processed(
     *,
     is_automatic: bool = False,
 ) -> list[Commit]:
-    """Return the commits of what is processed and not committed, of those partitions in `among`
-    that still are assigned, as `owned` has it."""
+    """Return the commits of what is processed and not committed, for those partitions of `among`
+    that `owned` still has in the same assignment."""
     return [
         Commit(one, offset, one.topic_id, is_automatic)
         for one in among
@@ -90,7 +90,7 @@ def of_processed(
 def check_assigned(
     commits: Iterable[Commit], owned: Mapping[TopicPartition, OwnedPartition]
 ) -> None:
-    """Raises: CommitFailedError unless all assignments last, as `owned` has them."""
+    """Check that `is_assigned` is true for all commits. Raises: CommitFailedError."""
     released = sorted(commit.tp for commit in commits if not commit.is_assigned(owned))
     if released:
         raise CommitFailedError(
@@ -102,7 +102,7 @@ def check_assigned(
 
 
 def check_floors(commits: Iterable[Commit]) -> None:
-    """Raises: CommitFailedError for offsets below the floors of their assignments."""
+    """Check that no offset is below the floor of its assignment. Raises: CommitFailedError."""
     below = sorted((c for c in commits if c.is_below_floor), key=lambda c: c.tp)
     if below:
         names = ", ".join(str(c.tp) for c in below)
@@ -139,5 +139,5 @@ def by_topic_id(commits: Iterable[Commit]) -> list[Sequence[Commit]]:
 
 
 def _topic_id(commit: Commit) -> UUID:
-    # A fetch since the request may have returned the id.
+    # A fetch since the commit was requested may have returned the id.
     return commit.owned.topic_id if commit.topic_id == NO_ID else commit.topic_id

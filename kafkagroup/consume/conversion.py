@@ -108,7 +108,7 @@ class Conversion:
     async def later(self, record: Record) -> Record | Outcome:
         """Do as `now`, and await the deserializers and the error handler. Never returns SUSPENDS.
 
-        Raises: as `now`.
+        Raises: the errors of `now`.
         """
         part = "key"
         key: Any = record.key
@@ -137,6 +137,7 @@ class Conversion:
             if inspect.isawaitable(result):
                 result = await result
         except CancelledError as error:
+            # `user_error` raises a cancellation of this task as it is.
             raise user_error(error, "on_deserialization_error") from error
         return self._outcome_of(result)
 
@@ -147,7 +148,8 @@ class Conversion:
         return record
 
     def _failed(self, error: DeserializationError) -> Record | Outcome:
-        """Act on a failed deserializer by the policy, without waiting. Raises: as `now`."""
+        """Act on a failed deserializer by the policy, without waiting. Raises: the errors of
+        `now`."""
         handler = self._on_error
         if handler == "skip":
             logger.warning("skipped a record: %s", error)
@@ -180,7 +182,7 @@ class Conversion:
 
 
 def _error(record: Record, part: str, cause: BaseException) -> DeserializationError:
-    # The error gets a copy: if the deserializer succeeds on the next call, it changes the record.
+    # The error gets a copy: the next conversion of the record changes it if it succeeds.
     error = DeserializationError(record._replace(), part)
     error.__cause__ = cause
     return error
@@ -192,7 +194,7 @@ def _is_coroutine_function(function: object) -> bool:
         function = function.func
     if inspect.iscoroutinefunction(function):
         return True
-    # B004 is about whether an object is callable.
+    # Not `callable()`, as B004 suggests: the question is what kind of function `__call__` is.
     return inspect.iscoroutinefunction(getattr(type(function), "__call__", None))  # noqa: B004
 
 

@@ -154,8 +154,10 @@ class Delivery:
         """Called when `awaiting_seek` returns one more partition than before. The engine sets
         it."""
         self._round_robin: OrderedDict[OwnedPartition, None] = OrderedDict()
-        """Partitions with buffered records, except the current one, in the order of delivery."""
+        """Partitions with buffered records, except the current and the paused ones, in the order of
+        delivery."""
         self._current: OwnedPartition | None = None
+        """The partition whose batch is open; None for none."""
         self._batch: RecordBatch | None = None
         """The open batch, of the current partition."""
         self._reader: RecordReader | None = None
@@ -172,7 +174,7 @@ class Delivery:
         """Records before `_converting` whose conversion was awaited, raw and converted. They are
         not delivered yet; the position is before them."""
         self._error_after_converted: Exception | None = None
-        """The error to raise once `_converted` is delivered: a conversion failed or, if
+        """The error to raise as soon as `_converted` is delivered: a conversion failed or, if
         `_converting` is None, the batch is corrupt."""
         self._deferred_error: tuple[OwnedPartition, Exception] | None = None
         """An error to raise after the records before it were delivered, and its partition."""
@@ -233,7 +235,9 @@ class Delivery:
         deferred_error = self._deferred_error
         self._stop_delivering(owned)
         if owned.failure is not None:
-            self._deferred_error = deferred_error  # nothing is read again that would raise it
+            # The partition is not read again before a seek, so that no read would raise the error
+            # again.
+            self._deferred_error = deferred_error
         self.on_room()
 
     def resume(self, tp: TopicPartition) -> None:
@@ -271,7 +275,7 @@ class Delivery:
     # ------------------------------------------------------------ buffers and offsets
 
     def add(self, owned: OwnedPartition, batches: list[RecordBatch]) -> None:
-        """Queue the fetched batches of a partition; drop them if it was revoked."""
+        """Buffer the fetched batches of a partition; drop them if it was revoked."""
         if owned.revoked:
             return
         owned.add(batches)

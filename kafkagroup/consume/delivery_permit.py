@@ -13,7 +13,7 @@ _ENDED = float("-inf")
 
 
 class DeliveryPermit:
-    """The delivery permit of one consumer."""
+    """The delivery permit of one consumer, ended until it is granted."""
 
     __slots__ = ("ahead", "expires_at", "last_poll_at")
 
@@ -22,7 +22,8 @@ class DeliveryPermit:
         """When the permit expires, on the lease clock, which also counts while the system is
         suspended: after that, no record is delivered before the next checks."""
         self.ahead = 0.0
-        """By how much the lease clock was ahead of the loop's when the permit was granted."""
+        """By how many seconds the lease clock was ahead of the loop's when the permit was
+        granted."""
         self.last_poll_at = 0.0
         """When the application last entered or left the client, on the loop's clock."""
 

@@ -1,9 +1,9 @@
 """A fetch request in flight: which positions its response may advance. Pure.
 
 A partition may be in two requests in flight, a long poll and an immediate fetch. The response that
-comes first counts: it advances the position, so that the other one is for an earlier position. An
-error counts only in the response to the later request: a former leader may send the other one. A
-partition that was revoked and assigned again at the same position adopts the long poll.
+comes first counts: it advances the position, so that the other response is for an earlier position.
+An error counts only in the response to the later request: the earlier one may have gone to a former
+leader. A partition that was revoked and assigned again at the same position adopts the long poll.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _FIRST_PAUSE = 0.005
 _MAX_PAUSE = 0.25
 """Seconds between immediate fetches of partitions that have nothing new."""
 _GROWTH = 3
-"""The factor by which each pause grows: five fetches within the half second that a long poll takes.
-A group that rebalances continuously makes these fetches for each assignment."""
+"""The factor by which each pause grows. It gives five fetches within the half second that a long
+poll takes; a group that rebalances continuously sends these fetches for each assignment."""
 
 
 class FetchInFlight:
@@ -33,7 +33,8 @@ class FetchInFlight:
         """`fetch_id` is higher than that of every earlier request."""
         self._id = fetch_id
         self._requested: dict[TopicPartition, tuple[OwnedPartition, int, int]] = {}
-        """Its partitions, with the fetch offset and the checked leader epoch of the request."""
+        """The partitions of the request, each as it was assigned then, with its `fetch_offset` and
+        its `checked_epoch` at that time."""
         self.topic_ids: dict[str, UUID] = {}
         """The id of each topic in the request, NO_ID where it is unknown."""
         self.add(partitions)
@@ -47,11 +48,11 @@ class FetchInFlight:
 
     @property
     def partitions(self) -> list[OwnedPartition]:
-        """The partitions that it asks for."""
+        """The partitions that the request asks for."""
         return [owned for owned, _, _ in self._requested.values()]
 
     def requests(self, tp: TopicPartition) -> bool:
-        """Return whether it asks for a partition."""
+        """Return whether the request asks for a partition."""
         return tp in self._requested
 
     def find(self, tp: TopicPartition) -> OwnedPartition | None:
@@ -65,7 +66,7 @@ class FetchInFlight:
         """Return whether the response has the records that `owned` needs next."""
         requested = self._requested.get(owned.tp)
         return (
-            0 < owned.first_fetch_id <= self._id  # no older than the position
+            0 < owned.first_fetch_id <= self._id  # the request is no older than the position
             and not owned.revoked
             and requested == (owned, owned.fetch_offset, owned.checked_epoch)
         )
@@ -89,7 +90,8 @@ class FetchInFlight:
         Without this, a group that rebalances again and again would send extra fetches, beside the
         long poll, for each assignment.
         """
-        # Without an entry `before` is `owned` itself, which is not revoked: the result is False.
+        # Without an entry `before` is `owned` itself, which is not revoked: the result is False. It
+        # is also False if a request for the new assignment exists: `owned.fetch_id`.
         before, offset, epoch = self._requested.get(owned.tp, (owned, 0, -1))
         if (
             not before.revoked
@@ -135,9 +137,11 @@ class ImmediateFetchSchedule:
         *,
         is_empty: bool,
     ) -> None:
-        """Note for which of the `partitions` the response to `fetch` had no records; `is_empty`:
-        whether it had none at all."""
+        """Note for which of the requested `partitions` the response to `fetch` had no records.
+        `now`: the time on the loop's clock. `is_empty`: whether the response had no records at
+        all."""
         self._fetch = fetch
+        # A partition that got records has another `fetch_offset` now: `fetch` does not cover it.
         self._empty = {o for o in partitions if fetch.covers(o)}
         self._pause = min(_GROWTH * self._pause, _MAX_PAUSE) if is_empty else _FIRST_PAUSE
         self.due_at = now + self._pause

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): after a full request, later requests name only what has changed. Pure.
+"""Fetch sessions (KIP-227): after a full request, later requests list only changes. Pure.
 
 Each connection for long polls has one session. An idle consumer of a thousand partitions then sends
 an empty request, not one with a thousand entries.
@@ -19,8 +19,8 @@ from kafkagroup.wire.schema import NO_ID
 __all__ = ["FetchSession", "SessionRequest", "sessionless"]
 
 _NO_SESSION = 0
-_NO_SESSION_EPOCH = -1
-_FIRST_EPOCH = 0
+_NO_SESSION_EPOCH = -1  # of a request that neither uses nor begins a session
+_FIRST_EPOCH = 0  # of a full request, which begins a session
 _LAST_EPOCH = 2**31 - 1
 
 
@@ -61,8 +61,8 @@ def sessionless(
 
 
 class FetchSession:
-    """The session with one broker: the entries that the broker was sent last. Each request changes
-    it."""
+    """The session with one broker: the entries of the partitions as the broker was sent them last.
+    Each call of `request` updates them."""
 
     def __init__(self) -> None:
         self._id = _NO_SESSION
@@ -111,12 +111,13 @@ class FetchSession:
                 self._id = _NO_SESSION  # the broker has no session by the old id to close
             return
         self._id = session_id
+        # After the last epoch comes 1: an epoch of 0 would begin a new session.
         self._epoch = self._epoch + 1 if self._epoch < _LAST_EPOCH else _FIRST_EPOCH + 1
 
     def reset(self) -> None:
-        """Begin a new session with the next request; also after a request without a response, which
-        the broker may have processed or not. The next request has the old id once more, so that the
-        broker closes the old session."""
+        """Begin a new session with the next request. Call this also after a request without a
+        response, which the broker may have processed or not. The next request has the old id once
+        more, so that the broker closes the old session."""
         self._epoch = _FIRST_EPOCH
         self._partitions = {}
         self._topic_ids = {}

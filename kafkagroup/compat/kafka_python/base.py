@@ -93,6 +93,7 @@ class BaseCoordinator(TaskOwner):
         """The id of the last generation that was joined; -1 before a join, and after the membership
         has ended by `close` or an error."""
         self.member_id = ""
+        """The member id in `generation`; "" while that is -1."""
         self.rejoining = False
         """Whether `_on_join_prepare` was called for a join that has not succeeded yet."""
         self.current: Generation | None = None
@@ -154,7 +155,7 @@ class BaseCoordinator(TaskOwner):
         try:
             return GroupMetrics() if client is None else client.metrics()
         except ClosedError:
-            return GroupMetrics()  # not started yet
+            return GroupMetrics()  # not started yet, or closed
 
     @property
     def coordinator_id(self) -> int | None:
@@ -176,7 +177,7 @@ class BaseCoordinator(TaskOwner):
                 self._coordinator = await admin.find_coordinator(self.group_id)
 
     def coordinator_dead(self, error: object) -> None:
-        """Invalidate the coordinator; the next request finds it again."""
+        """Invalidate the coordinator; it is looked up before the next request to it."""
         if self._coordinator is not None:
             logger.warning("group %s: the coordinator is invalidated: %s", self.group_id, error)
             self._coordinator = None
@@ -193,7 +194,8 @@ class BaseCoordinator(TaskOwner):
         """Join if necessary, and wait for the assignment. When a generation ends, the rebalance
         waits until this method is called again, at most for the session timeout.
 
-        Raises: the error that ended the membership.
+        Raises: the error that ended the membership; what `ensure_coordinator_known` and the
+        subclass's methods raise.
         """
         while self.need_rejoin():
             await self.ensure_coordinator_known()
@@ -221,8 +223,8 @@ class BaseCoordinator(TaskOwner):
             raise
 
     async def _ensure_member(self) -> GroupMember:
-        """Create or update the member with the protocols that the subclass supports now; return
-        it."""
+        """Return the member, with the protocols that the subclass supports now: create it, or
+        update it, or have it rejoin if its generation is current."""
         protocols = [self._protocol(name, encoded(data)) for name, data in self.group_protocols()]
         supported = tuple((p.name, p.metadata) for p in protocols)
         if self._member is None:
@@ -253,9 +255,9 @@ class BaseCoordinator(TaskOwner):
 
     def _protocol(self, name: str, metadata: bytes) -> GroupProtocol:
         def assign(members: Mapping[str, bytes]) -> Mapping[str, bytes]:
-            # `_perform_assignment` must see the generation being assigned. The attributes are then
-            # restored: if the application does not call within the rebalance timeout, the member
-            # rejoins by itself, and the application has not applied that generation yet.
+            # `_perform_assignment` must see the generation being assigned. Afterwards the
+            # attributes are restored: the application has not applied that generation yet, and if
+            # it does not call within the rebalance timeout, the member rejoins by itself.
             before = self.generation, self.member_id
             if self._member is not None:
                 self.generation = self._member.generation_id

@@ -66,6 +66,8 @@ class SubscriptionState:
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         """The committed offsets as of the last refresh."""
         self.needs_fetch_committed_offsets = True
+        """Whether `committed` is outdated: the next `refresh_committed_offsets_if_needed` reads the
+        offsets."""
         self.assignment: Callable[[], Iterable[TopicPartition]] = tuple
         """Returns the assignment of the coordinator's consumer."""
         self.observed: Callable[[], GroupMetrics] = GroupMetrics
@@ -74,9 +76,9 @@ class SubscriptionState:
     def subscribe(
         self, topics: str | Iterable[str] = (), pattern: str | None = None, listener: Any = None
     ) -> None:
-        """Subscribe to these topics, or one, or, with `pattern`, to those whose name matches from
-        its start (`re.match`), instead of the earlier ones. The next `ensure_active_group` joins
-        with them."""
+        """Replace the subscription: by these topics, by one topic, or, with `pattern`, by the
+        topics whose name matches from its start (`re.match`). The next `ensure_active_group` joins
+        with it."""
         self.subscription = {topics} if isinstance(topics, str) else set(topics)
         self.subscribed_pattern = None if pattern is None else re.compile(pattern)
         self.listener = listener
@@ -90,7 +92,7 @@ class SubscriptionState:
         """Return the pattern for the main API, which matches whole names: `.*` is appended."""
         if (pattern := self.subscribed_pattern) is None:
             return None
-        # Python allows global flags only at the start of a pattern; they are in `flags` as well.
+        # Python allows global flags only at the start of a pattern. `pattern.flags` has them, too.
         inner = _FLAGS.sub("", pattern.pattern)
         end = "\n" if pattern.flags & re.VERBOSE else ""  # ends a trailing comment
         return re.compile(f"(?:{inner}{end}).*", pattern.flags)

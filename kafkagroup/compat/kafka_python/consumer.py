@@ -44,7 +44,7 @@ _NEVER_MS = 2**31 - 1
 
 
 class _Once:
-    """Awaits a coroutine function at most once, however often it is awaited itself."""
+    """Calls and awaits a coroutine function when it is awaited first; later awaits do nothing."""
 
     def __init__(self, function: Callable[[], Awaitable[object]]) -> None:
         self._function: Callable[[], Awaitable[object]] | None = function
@@ -143,6 +143,8 @@ class ConsumerCoordinator(BaseCoordinator):
         self._subscription = subscription
         self._commits = Future().success(True)
         """The last asynchronous commit: the next one waits for it, to keep the order."""
+        # `_is_assigned`: whether the group has assigned partitions, possibly none, and has revoked
+        # none since.
         self._is_started = self._is_assigned = self._is_ending = False
         self._subscribed: _Wanted | None = None
         """What the consumer subscribes to; None until it does."""
@@ -154,7 +156,7 @@ class ConsumerCoordinator(BaseCoordinator):
         """What this class's `_on_join_prepare` or `_on_join_complete` has returned in the present
         call of a hook; `_call_hook` awaits it if the hook has not."""
         self._hook_errors: list[Exception] = []
-        """The errors of hooks, which `ensure_active_group` raises."""
+        """The errors of hooks; each `ensure_active_group` that joins raises one."""
         self.consumer = self._create_consumer()
         """The consumer of the main API: iterate over it. It is another one after `close`,
         `heartbeat_task.disable`, and an error that ended the membership."""
@@ -226,8 +228,8 @@ class ConsumerCoordinator(BaseCoordinator):
         return [(protocol_name(assignor), metadata) for assignor in self.config["assignors"]]
 
     def need_rejoin(self) -> bool:
-        """Whether topics are subscribed to, and no assignment of theirs is current. As long as a
-        subclass returns true, each round of `ensure_active_group` joins anew."""
+        """Whether topics are subscribed to, and the consumer has no current assignment for them. As
+        long as a subclass returns true, each round of `ensure_active_group` joins anew."""
         return self._subscription.partitions_auto_assigned() and (
             not self._is_assigned or self._subscription.needs_partition_assignment
         )
@@ -311,7 +313,7 @@ class ConsumerCoordinator(BaseCoordinator):
         self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
     ) -> Mapping[str, Any]:
         """As the leader, return member id -> assignment (bytes, or an object with `encode()`) from
-        the members' metadata: here, what the assignor of that name assigns. Must not block.
+        the members' metadata: here, what the assignor named `protocol` assigns. Must not block.
 
         Raises: ConfigurationError if there is no such assignor.
         """
@@ -331,8 +333,9 @@ class ConsumerCoordinator(BaseCoordinator):
     def _on_join_complete(
         self, generation: int, member_id: str, protocol: str, member_assignment_bytes: bytes
     ) -> Awaitable[None]:
-        """Apply the assignment, which the consumer has by now: here, call the listener. For
-        subclasses the same holds as for `_on_join_prepare`."""
+        """Apply the assignment, which the consumer has by now: here, call the listener. A subclass
+        may have a coroutine function that awaits this, or a plain function that calls it: then the
+        listener is called afterwards."""
         partitions = decode_assignment(member_assignment_bytes)
         return self._step("on_partitions_assigned", partitions)
 
@@ -370,6 +373,7 @@ class ConsumerCoordinator(BaseCoordinator):
         await self._call_hook(partial(self._on_join_complete, *joined), "_on_join_complete")
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Called before partitions are revoked, and after they were lost."""
         self._is_assigned = False
         if self._is_ending:  # no join follows
             await self._call_listener("on_partitions_revoked", partitions)
@@ -481,7 +485,7 @@ class ConsumerCoordinator(BaseCoordinator):
     async def refresh_committed_offsets_if_needed(self) -> None:
         """After a rebalance, read the committed offsets into `subscription.committed`."""
         if self._subscription.needs_fetch_committed_offsets:
-            # Before the request: a rebalance meanwhile sets it again.
+            # Cleared before the request: a rebalance meanwhile sets it again.
             self._subscription.needs_fetch_committed_offsets = False
             assigned = self._subscription.assigned_partitions()
             try:

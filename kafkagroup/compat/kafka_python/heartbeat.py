@@ -18,7 +18,7 @@ __all__ = ["Heartbeat"]
 class Heartbeat:
     """When the last heartbeat was sent and answered, and when the next one is due.
 
-    Times are seconds on the monotonic clock: the wall clock may jump.
+    Times are seconds on the monotonic clock: the wall clock may jump. -inf stands for never.
     """
 
     DEFAULT_CONFIG: ClassVar[Mapping[str, Any]] = {
@@ -33,8 +33,9 @@ class Heartbeat:
         observed: Callable[[], GroupMetrics] | None = None,
         **configs: Any,
     ) -> None:
-        """Configs that are not in DEFAULT_CONFIG are ignored. `observed` returns the metrics of the
-        member whose heartbeats these are. Raises: ConfigurationError."""
+        """Configs that are not in DEFAULT_CONFIG are ignored. `clock` returns the time in seconds.
+        `observed` returns the metrics of the member whose heartbeats these are; None if the caller
+        sets the times. Raises: ConfigurationError."""
         self.config = {k: configs.get(k, default) for k, default in self.DEFAULT_CONFIG.items()}
         self.interval: float = self.config["heartbeat_interval_ms"] / 1000
         self.timeout: float = self.config["session_timeout_ms"] / 1000
@@ -61,7 +62,7 @@ class Heartbeat:
             self.last_send = max(self.last_send, now - found.last_heartbeat_seconds_ago)
             if found.session_seconds_left > 0:
                 # The session ends one timeout after the last acknowledged heartbeat was sent. So
-                # this is when it was sent, a little before its response.
+                # this is when that heartbeat was sent, a little before the response to it.
                 received_at = now + found.session_seconds_left - self.timeout
                 self.last_receive = max(self.last_receive, received_at)
         return now

@@ -261,7 +261,7 @@ class Broker(TaskOwner):
     async def request_metadata(
         self, topics: Iterable[str | bytes] | None = None
     ) -> MetadataResponse:
-        """Request the brokers and these topics; None requests all topics."""
+        """Request the metadata of the brokers and of these topics; None stands for all topics."""
         return await self._connected_broker.request_metadata(
             None if topics is None else [text(topic) for topic in topics]
         )
@@ -275,7 +275,7 @@ class Broker(TaskOwner):
         consumer_id: str | bytes,
         preqs: Iterable[PartitionOffsetCommitRequest],
     ) -> OffsetCommitResponse:
-        """Commit offsets. Without membership, the generation is -1 and the id b""."""
+        """Commit offsets. Without membership, the generation id is -1 and the consumer id b""."""
         offsets = {
             _tp(r.topic_name, r.partition_id): OffsetAndMetadata(r.offset, text(r.metadata))
             for r in preqs
@@ -304,8 +304,8 @@ class Broker(TaskOwner):
         topic_name: str | bytes | None = None,
         membership_protocol: GroupMembershipProtocol = RangeProtocol,
     ) -> JoinGroupResponse:
-        """Join. Brokers since 2.2 respond to the first join with a member id and error code 79:
-        join again with that id (KIP-394)."""
+        """Join a group. Brokers since 2.2 respond to the member id b"" with error code 79 and a
+        member id: join again with that id (KIP-394)."""
         metadata = metadata_of(membership_protocol, topic_name)
         return await self._connected_broker.join_group(
             text(consumer_group),

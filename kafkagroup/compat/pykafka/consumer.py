@@ -83,8 +83,8 @@ class _Balanced(TaskOwner):
     `start()` and `stop()`."""
 
     def __init__(self, given: Mapping[str, Any], **options: Any) -> None:
-        """`given` are the arguments of the public constructor, by name; `options` are further
-        options of the main API. Raises: ConfigurationError."""
+        """`given`: the arguments of the public constructor by name, as `locals()` has them there.
+        `options`: further options of the main API. Raises: ConfigurationError."""
         if given["use_rdkafka"]:
             raise ConfigurationError("use_rdkafka=True is not available; there is no librdkafka")
         reset = given["auto_offset_reset"]
@@ -196,7 +196,8 @@ class _Balanced(TaskOwner):
         return self
 
     async def __anext__(self) -> Message:
-        """Return the next message. Iteration ends after `consumer_timeout_ms` without one."""
+        """Return the next message. Iteration ends after `consumer_timeout_ms` without one, and when
+        the consumer is stopped."""
         try:
             message = await self.consume()
         except ClosedError:
@@ -252,12 +253,14 @@ class _Balanced(TaskOwner):
     def _tp(self, partition: Any) -> TopicPartition:
         if isinstance(partition, TopicPartition):
             return partition
+        # pykafka's partitions have an `id`; other values are ids.
         return TopicPartition(self._topic, getattr(partition, "id", partition))
 
     async def _starts(
         self, requested: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, int]:
-        """Return the next offset to read for each offset, OffsetType or time."""
+        """Return the next offset to read for each offset of a consumed message, OffsetType or time.
+        Leave out other negative numbers."""
         consumer = self._consumer
         earliest = [tp for tp, at in requested.items() if at == OffsetType.EARLIEST]
         latest = [tp for tp, at in requested.items() if at == OffsetType.LATEST]
@@ -358,8 +361,8 @@ class BalancedConsumer(_Balanced):
         Instead of `zookeeper_connect`, `zookeeper` may be a `kafkagroup.ZooKeeperMembership`, for
         TLS and credentials, or a KazooClient, of which only the addresses and the chroot are used.
 
-        It cannot share the partitions with pykafka's own BalancedConsumer, nor with Kafka's former
-        consumer over ZooKeeper: it refuses to start while they own partitions of the topic.
+        This consumer cannot share partitions with pykafka's own BalancedConsumer, nor with Kafka's
+        former consumer over ZooKeeper: it refuses to start while they own partitions of the topic.
         """
         super().__init__(
             locals(),

@@ -53,8 +53,8 @@ RoundRobinProtocol = GroupMembershipProtocol(
 
 
 def metadata_of(protocol: GroupMembershipProtocol, topic: str | bytes | None) -> bytes:
-    """Return the metadata that a member sends to the leader; `topic` is the one that it consumes,
-    or None if it names none."""
+    """Return the metadata that a member sends to the leader. `topic`: the topic that it consumes;
+    None if the caller has named none."""
     if protocol.metadata or topic is None:
         return bytes(protocol.metadata)
     return encode_subscription(Subscription(topics=(text(topic),)))

@@ -1,4 +1,4 @@
-"""Argument and result types of pykafka's calls, as named tuples. Strings may be given as bytes."""
+"""Argument and result types of pykafka's calls. Strings may be given as bytes."""
 
 from __future__ import annotations
 
@@ -118,6 +118,7 @@ class MemberAssignment(NamedTuple):
     """Pairs of topic and partition ids."""
     member_id: str | bytes = ""
     version: int = 1
+    """The version of the encoded assignment."""
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -132,6 +133,8 @@ class ProduceRequest:
     compression_type: int = 0
     """The value of a `Codec`."""
     required_acks: int = 1
+    """How many replicas must have the messages before the broker responds: 1 the leader, -1 all
+    that are in sync, 0 without a response."""
     timeout: int = 10_000
     """Milliseconds."""
     messages: dict[TopicPartition, list[NewRecord]] = attrs.field(factory=dict)
