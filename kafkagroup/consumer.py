@@ -1,9 +1,9 @@
 """`Consumer`: an async iterator over the records of the partitions assigned to it.
 
 The public interface is here; the tasks are in `runtime`. A record counts as processed when the next
-one is requested, so an auto-commit never runs ahead of the application; `commit()` counts it, too.
-A cancelled await loses nothing:
-the record is taken synchronously, after the last point where the call can be cancelled.
+one is requested, so an auto-commit never runs ahead of the application; a call of `commit()` also
+counts the record in flight as processed. A cancelled await loses nothing: the record is taken
+synchronously, after the last point where the call can be cancelled.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         Raises: OffsetOutOfRangeError, NoOffsetError, CorruptRecordError, DeserializationError,
         BrokerError, FencedError, what a callback raised; ConsumerBusyError (also anyio's
         BusyResourceError) while another task waits for records; ConfigurationError without any
-        subscription or assignment. Iteration ends after `stop`.
+        subscription or assignment; NotStartedError. Iteration ends after `stop`.
         """
         try:
             return await self.getone()
@@ -405,8 +405,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         Waits up to `timeout` seconds (`math.inf`: without a limit) for the first record, also while
         a thread decompresses it. The records of the previous call now count as processed. Without
-        any subscription or assignment the result is empty, and repeated calls for 10 s without
-        either log a warning; with `math.inf` such a call raises ConfigurationError.
+        any subscription or assignment the result is empty, and after 10 s of such calls a warning
+        is logged; with `math.inf` such a call raises ConfigurationError.
 
         If the consumer is closed meanwhile, the result is empty: a loop `while not consumer.closed`
         ends. A call after that raises ClosedError.
@@ -536,7 +536,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         read from it and committed to it.
 
         Raises: IllegalStateError while topics are subscribed to, and after `unsubscribe` in the
-        same rebalance callback.
+        same rebalance callback; ConfigurationError for what cannot be a partition; ClosedError.
         """
         self._check_origin()
         self._refuse_while_leaving("assign()")
@@ -615,8 +615,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         task has in flight does not hold up the group meanwhile: another member may process it, too.
 
         Without membership this returns at once. Raises: the error that ended the membership;
-        ClosedError; ConfigurationError when nothing is subscribed to; IllegalStateError in
-        a rebalance callback, for which the group waits itself.
+        ClosedError; ConfigurationError when nothing is subscribed to; IllegalStateError in a
+        rebalance callback: the group itself waits for that callback.
         """
         is_waiting = False
         while True:
@@ -640,7 +640,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
 
         Raises: NotAssignedError, also while a partition is revoked before its position was found;
         NoOffsetError or OffsetOutOfRangeError until the application seeks; BrokerError while a
-        broker refuses the look-up, which is repeated.
+        broker refuses the look-up, which is repeated; ClosedError.
         """
         tp = partition_of(partition)
         awaited: OwnedPartition | None = None
@@ -767,7 +767,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         for a partition without one.
 
         Raises: BrokerError, which names the partition that failed; ConfigurationError without a
-        `group_id`.
+        `group_id`; ClosedError.
         """
         self._raise_if_closed()
         offsets = self._session.committer.group_offsets
@@ -799,7 +799,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         return None if offsets is None else offsets.coordinator
 
     def forget_coordinator(self, reason: str = "the application asked for it") -> None:
-        """Invalidate the coordinator: look it up again. The membership continues."""
+        """Invalidate the coordinator: look it up again. The membership continues. Raises:
+        ClosedError."""
         self._raise_if_closed()
         if self._session.member.driver is not None:
             self._session.member.driver.invalidate_coordinator(reason)
@@ -930,7 +931,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         """Return the first offset in each log, of any partitions. Waits for their leaders, up to
         `request_timeout_ms`.
 
-        Raises: BrokerError, which names a partition that does not exist; RequestTimeoutError.
+        Raises: BrokerError, which names a partition that does not exist; RequestTimeoutError;
+        ClosedError.
         """
         found = await self._log_offsets(dict.fromkeys(partitions_of(partitions), EARLIEST))
         return {tp: at.offset for tp, at in found.items()}
@@ -982,7 +984,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         chosen = self._require_assigned(partitions or sorted(self.assignment()))
         owned = {tp: self._delivery.owned[tp] for tp in chosen}
         for tp, offset in (await look_up(chosen)).items():
-            # Another member may have committed since. A seek of the new assignment would rewind it.
+            # Another member may have committed since. A seek in the new assignment would rewind the
+            # group.
             if self._delivery.owned.get(tp) is not owned[tp]:
                 raise NotAssignedError(
                     f"{tp} was released while its offset was looked up; seek again if it is yours"
@@ -1085,7 +1088,7 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
         return Engine(self._session, cluster, spawn, self._options.membership)
 
     async def _close(self) -> None:
-        # Also without an engine: without this, a caller that waits for records never returns.
+        # Needed without an engine, too: a caller that waits for records would never return.
         self._session.begin_close()
         try:
             if self._engine is not None:

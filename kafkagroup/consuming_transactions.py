@@ -1,10 +1,10 @@
 """Consume, transform, produce: each record exactly once, from a group to topics.
 
-A transaction has the records of several polls, which count as processed only when it is committed.
-It commits the offsets after them. If it is aborted, the consumer returns to the first record of
-each partition, which is noted here. The committed offsets would not do: they are older as long as
-the previous transaction has not ended at its coordinator. The private methods of consumer and
-producer that are called here are not for applications.
+A transaction has the records of several polls, and commits the offsets after them. The records
+count as processed only when it is committed. If it is aborted, the consumer returns to the first
+record of each partition, whose offset the transaction has kept. The committed offsets would not do:
+they are older as long as the previous transaction has not ended at its coordinator. The private
+methods of consumer and producer that are called here are not for applications.
 """
 
 from __future__ import annotations
@@ -106,9 +106,11 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
     async def _collect(
         self, transaction: ConsumingTransaction[K_co, V_co, K_contra, V_contra]
     ) -> None:
+        """Take up to `max_records` records, until `max_interval` seconds after the first ones, or
+        until a rebalance or the close waits for them."""
         consumer = self._consumer
         transaction._take(await consumer.getmany(self._max_records, math.inf))
-        # What was delivered stays in flight over the polls that follow.
+        # The records taken stay in flight during the polls that follow.
         consumer._delivery.acknowledgement.is_held = True
         deadline = anyio.current_time() + self._max_interval
         while transaction._records and (left := self._max_records - len(transaction._records)):
@@ -137,7 +139,7 @@ class ConsumingTransaction(
     """
 
     _default_timeout = 10.0
-    """Seconds, without `transaction_timeout_ms`."""
+    """The transaction timeout in seconds, if `transaction_timeout_ms` is not given."""
 
     def __init__(
         self, producer: TransactionalProducer[K_contra, V_contra], consumer: Consumer[K_co, V_co]
@@ -162,7 +164,8 @@ class ConsumingTransaction(
             if owned is None:
                 continue  # revoked since: its next owner has them
             if self._owned.get(tp, owned) is not owned:
-                # The partition was released and assigned again: its records come again.
+                # The partition was released and assigned again: drop its records that were taken
+                # before, as they are delivered again.
                 self._records = [one for one in self._records if (one.topic, one.partition) != tp]
                 del self._owned[tp], self._starts[tp]
             self._owned.setdefault(tp, owned)
@@ -177,7 +180,7 @@ class ConsumingTransaction(
             raise IllegalStateError("the transaction has ended; take the next one")
         self._consumer._unsettled_transaction = None
         acknowledgement = self._consumer._delivery.acknowledgement
-        acknowledgement.is_held = True  # nor may a poll in the block complete the records
+        acknowledgement.is_held = True  # so that a poll in the block does not complete the records
         try:
             await super().__aenter__()
         except BaseException:
@@ -209,8 +212,9 @@ class ConsumingTransaction(
         return late is not None  # suppress the cancellation by `_scope`, and nothing else
 
     async def _end(self, cause: BaseException | None) -> None:
-        """Commit, after which the records count as processed; or abort because of `cause`, and
-        return to them. Raises: as `Transaction`; why its offsets were not sent; not `cause`."""
+        """If `cause` is None, commit, after which the records count as processed; otherwise abort,
+        and return to the first records. Raises: as `Transaction`, but not `cause`; the error
+        because of which the offsets were not sent."""
         failure = await self._send_all_offsets() if cause is None else None
         cause = cause or failure
         try:
@@ -235,7 +239,7 @@ class ConsumingTransaction(
         """Return to the first records if the transaction was not entered, or turns out to be
         aborted. Raises: as `Consumer.committed`."""
         if not (self._is_outcome_unknown and await self._has_committed()):
-            # Not to be entered any more: the next transaction has its records again.
+            # This transaction cannot be entered any more: the next one has its records again.
             self._ended_at = min(self._ended_at, anyio.current_time())
             self._rewind()
         self._consumer._unsettled_transaction = None
@@ -244,8 +248,8 @@ class ConsumingTransaction(
         """Wait until the transaction has ended at its coordinator; return whether the group has its
         offsets."""
         committed = await self._consumer.committed(list(self._ends))
-        # All offsets of a transaction are committed, or none. Those of a partition that has moved
-        # prove nothing: its next owner may have committed them after the transaction was aborted.
+        # A transaction commits all of its offsets or none, so one is proof; but not that of a
+        # partition that has moved: after an abort, its next owner may have committed the same.
         return any(
             found is not None and found.offset >= self._ends[tp].offset and self._is_kept(tp)
             for tp, found in committed.items()
@@ -266,8 +270,8 @@ class ConsumingTransaction(
         return None
 
     def _release(self) -> None:
-        """Drop the records in flight. A revocation may be waiting for them; their next owner
-        delivers them again."""
+        """Drop the records in flight. A revocation may be waiting for them; the next owner of their
+        partitions delivers them again."""
         self._consumer._delivery.acknowledgement.is_held = False
         self._consumer._session.drop_in_flight()
 

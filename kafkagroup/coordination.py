@@ -1,12 +1,12 @@
 """`Election` and `Shards`: leader election and sharded workers, built on `GroupMember`.
 
 The group leader (not the member that an `Election` elects) computes the result in a pure function;
-each member receives it as its assignment. A member's metadata has its last result, so that the next
-one changes as little as possible.
+each member receives it as its assignment. A member's metadata has the last result that it
+received, so that the next result differs as little as possible.
 
 Guarantee: two members never hold the same leadership or shard in their scopes. A new generation
-begins only when every member has released the old one, has missed a session timeout, or has taken
-three quarters of the rebalance timeout to release it; a scope is cancelled before.
+begins only when every member has released the old one, has sent no heartbeat for a session timeout,
+or has taken three quarters of the rebalance timeout to release it; a scope is cancelled before.
 
 Not guaranteed: code that shields itself from cancellation or does not await, or a process that was
 frozen, may run for longer; after a suspend of the system, any code for 0.1 s. Against that, pass
@@ -72,8 +72,8 @@ members, and the broker stores all assignments in one record of up to 1 MB by de
 100 members with a host name each."""
 
 MAX_SHARDS = 65_536
-"""The limit of a group's shards. Each shard is once in all metadata, and once in all assignments:
-either fits into the broker's record of up to 1 MB."""
+"""The limit of a group's shards. The metadata of all members together has each shard once, and so
+have their assignments together: each of the two fits into the broker's record of up to 1 MB."""
 
 
 class MemberOptions(TypedDict, total=False):
@@ -138,8 +138,9 @@ class _ShardsMetadata:
 
     value: bytes = field(BYTES)
     generation: int = field(INT32)
+    """The member's last generation; `_NEVER` if it has had none."""
     owned: tuple[int, ...] = field(array(INT32))
-    """Its shards in `generation`, its last one."""
+    """The member's shards in `generation`."""
 
 
 @struct
@@ -161,7 +162,8 @@ def _write(what: Any) -> bytes:
 
 
 def _read(kind: type[T], data: bytes) -> T:
-    """Raises: DecodeError."""
+    """Decode the fields of this version; ignore those that a newer one has appended. Raises:
+    DecodeError."""
     if int.from_bytes(data[:_VERSION_BYTES], "big", signed=True) < 0:
         raise DecodeError(f"{kind.__name__} of a version below zero")
     found, _ = decode_prefix(kind, _VERSION, data, _VERSION_BYTES)
@@ -187,8 +189,8 @@ def _read_all(kind: type[T], members: Mapping[str, bytes]) -> dict[str, T]:
 def elect(members: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return each member's assignment: the elected leader, and its value.
 
-    The last leader is elected again; of several, the one of the highest generation. A member that
-    resigned ranks last. Deterministic, O(members).
+    The last leader is elected again; of several members that led in their last generation, the one
+    with the highest generation. A member that resigned ranks last. Deterministic, O(members).
     """
     candidates = _read_all(_ElectionMetadata, members)
     if not candidates:
@@ -315,7 +317,7 @@ class _CoordinatedMember(Explained, ABC):
         elected or assigned nothing is healthy. A rebalance may take `joining_after` seconds (None:
         `rebalance_timeout_ms`), and the event loop may be late by `loop_delay_above` seconds (None:
         the limit of the logged warning). Never raises. May be called from any thread; in a process
-        that was forked from the one that started it, it does not run."""
+        that was forked from the one that started the client, the client does not run."""
         return self._member.health(joining_after=joining_after, loop_delay_above=loop_delay_above)
 
     def events(self, buffer: int = 256) -> GroupEvents:

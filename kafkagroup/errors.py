@@ -145,7 +145,8 @@ class LimitExceededError(DecodeError):
 
 
 class CorruptRecordError(DecodeError):
-    """A record batch is damaged: its length, count or checksum is wrong."""
+    """A record batch is damaged: its length, count or checksum is wrong. Where the topic is
+    unknown, it is "?"; an unknown number is -1."""
 
     def __init__(
         self,
@@ -192,6 +193,7 @@ class AuthenticationError(KafkaGroupError):
         """Whether this client's source of credentials failed."""
 
     def __reduce__(self) -> tuple[object, ...]:
+        # `partial`: pickle gives a constructor no keyword arguments.
         kinds = {"is_refusal": self.is_refusal, "is_of_source": self.is_of_source}
         return partial(type(self), str(self), **kinds), ()
 
@@ -215,8 +217,9 @@ class ConnectionLostError(TransportError):
 
 
 class RequestTimeoutError(TransportError):
-    """A request got no response within its timeout, or a call took longer than its own. The
-    connection of such a request is closed: the broker answers the requests of one in order."""
+    """A request got no response within its timeout, or a call took longer than its own. After the
+    timeout of a request its connection is closed: the broker answers the requests of one connection
+    in order, so later ones would wait, too."""
 
 
 class NoBrokersAvailableError(TransportError):
@@ -389,7 +392,7 @@ class ErrorCode(IntEnum):
 
 
 RETRIED_ERRORS = (TransportError, RemoteProtocolError, AuthenticationError)
-"""What a request raises that got no response. A client that has started repeats such requests."""
+"""The errors of a request that got no valid response. A client that has started repeats it."""
 
 _RETRIABLE = frozenset(
     (
@@ -715,6 +718,7 @@ class NotWrittenError(KafkaGroupError):
         return f"{what} {verb}{denial} written{first} to {place}: {reason}"
 
     def __reduce__(self) -> tuple[object, ...]:
+        # By a function: pickle gives a constructor no keyword arguments.
         flags = self.is_maybe_written, self.is_of_another_record, self.count
         return _not_written_error, (self.tp, self.why, *flags)
 

@@ -129,6 +129,7 @@ class MembershipLost(GroupEvent):
 
     at: float
     generation_id: int
+    """The generation, or member epoch, that was lost."""
     cause: RebalanceCause
     reason: str
     """In words."""

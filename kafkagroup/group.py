@@ -254,6 +254,7 @@ class GroupMember(Service):
             # If a refused login was raised, and the application continues, log in again.
             self._cluster.logins.suspended = None
         queue.release()
+        # The call can be cancelled here even if it need not wait, but not once it has a generation.
         await anyio.lowlevel.checkpoint()
         while True:
             queue.raise_error()
@@ -292,7 +293,7 @@ class GroupMember(Service):
     async def describe(self) -> DescribedGroup:
         """Request the group's description from its coordinator. Works after a failure too.
 
-        Raises: BrokerError; TransportError.
+        Raises: NotStartedError; BrokerError; TransportError.
         """
         if self._cluster is None:
             raise _not_started()
@@ -409,7 +410,7 @@ class GroupMember(Service):
                 f"a member of type {config.protocol_type!r} cannot become {given[0].type!r}"
             )
         driver, reason = self._running_driver(), "the metadata changed"
-        # The earlier ones stay: the coordinator may pick one for a join that is in flight.
+        # The earlier strategies stay: for a join in flight, the coordinator may pick one of them.
         self._queue.strategies = {**self._queue.strategies, **_strategies(given)}
         self._history.note_rejoin_request(RebalanceCause.SUBSCRIPTION, reason)
         # Noted here, too: if the driver's member has ended, another one follows.
@@ -417,7 +418,8 @@ class GroupMember(Service):
         driver.change_metadata(reason, self._metadata)
 
     def forget_coordinator(self, reason: str = "the application asked for it") -> None:
-        """Invalidate the coordinator: look it up again. The membership continues."""
+        """Invalidate the coordinator: look it up again. The membership continues. Raises:
+        NotStartedError."""
         self._check_origin()
         self._running_driver().invalidate_coordinator(reason)
 

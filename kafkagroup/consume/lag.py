@@ -13,8 +13,8 @@ __all__ = ["age_of", "first_timestamp", "lag_of"]
 
 
 def lag_of(position: int, end: int) -> int:
-    """Return the number of offsets between a position and the end of its log. Never negative: the
-    position may have passed an end that was fetched before it."""
+    """Return the number of offsets from a position to the end of the partition's log. Never
+    negative: the position may have passed an end that was looked up earlier."""
     return max(0, end - position)
 
 

@@ -28,8 +28,8 @@ class Losses:
     def add(self, owned: OwnedPartition, reason: str) -> None:
         """Note a partition that is being released, unless all that was delivered is committed."""
         before = self._lost.get(owned.tp)
-        # An earlier loss stays: if a commit in flight is acknowledged for the later one, only the
-        # earlier one is left to report.
+        # An earlier loss stays while it is uncommitted: if a commit in flight covers the later one,
+        # only the earlier one is left to report.
         if owned.is_uncommitted and (before is None or not before[0].is_uncommitted):
             self._lost[owned.tp] = owned, reason
 

@@ -4,7 +4,7 @@ All records of a new partition are younger than the subscription, so that a rese
 `latest` would lose some. Only metadata responses since the subscription prove that a partition is
 new: its topic had fewer partitions in the first response that described the topic; or the topic was
 absent from two responses, since one broker may lag behind; or the topic had another id before. A
-response with another error for the topic proves nothing.
+response with an error for the topic proves nothing, except for the error that it does not exist.
 
 A single response is enough to know a topic's partition count, although its broker may lag behind:
 the partitions that it lacks were then added moments before, and a few records too many are better
@@ -43,18 +43,20 @@ class NewPartitions:
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._complete_count = 0
-        """The number of complete responses since the subscription by this pattern."""
+        """The number of responses with all topics (`note_response`) since the subscription by this
+        pattern."""
         self._absences: dict[str, int] = {}
-        """The number of responses that lacked a topic since one described it; 0 if the topic was
-        only denied."""
+        """Topic -> the number of responses that lacked it since one described it; 0 if there were
+        only responses with another error for it. A confirmed absence counts as `_PROOF`
+        responses."""
         self._old: dict[str, Described] = {}
-        """Each topic's id, as first described or as last found to be new, and how many of its
+        """Topic -> its id, as first described or as last found to be new, and how many of its
         partitions are not new."""
 
     def subscribe(self, topics: frozenset[str], pattern: re.Pattern[str] | None) -> bool:
-        """Follow these topics and those that the pattern matches; return whether responses may be
-        missing for some. Topics that the application has added are not new: they were not followed
-        before."""
+        """Follow these topics and those that the pattern matches; return whether some of them were
+        not followed before, so that responses for them may be missing. The topics that the
+        application has added do not count as new."""
         has_added = pattern != self._pattern or (pattern is None and not topics <= self._topics)
         if pattern != self._pattern:
             self._complete_count = 0
@@ -80,9 +82,10 @@ class NewPartitions:
 
     @property
     def needs_response(self) -> bool:
-        """Whether responses are missing that would prove that partitions are new. What is created
-        until they arrive follows the reset policy."""
-        # A topic without an entry was in no response; 1: one response without it proves nothing.
+        """Whether responses are missing that would prove that partitions are new. Partitions that
+        are created before these responses arrive follow the reset policy."""
+        # None: no response was about the topic. 1: one response without it proves nothing. A topic
+        # with 0, which has another error, is not waited for.
         return self.needs_complete_response or any(
             topic not in self._old and self._absences.get(topic) in (None, 1)
             for topic in self._topics
@@ -96,10 +99,10 @@ class NewPartitions:
         *,
         is_complete: bool = False,
     ) -> None:
-        """Note a metadata response. `absent`: the requested topics that do not exist; for a topic
-        that was described before, only if that is confirmed. `denied`: those with another error,
-        which proves nothing. `is_complete`: `described` has all topics of the cluster that this
-        client may describe."""
+        """Note a metadata response. `absent`: the requested topics that do not exist; one that was
+        described before is among them only if its absence is confirmed. `denied`: the requested
+        topics with another error, which proves nothing. `is_complete`: `described` has all topics
+        of the cluster that this client may describe."""
         if is_complete:
             absent = (*absent, *(topic for topic in self._old if topic not in described))
         for topic in absent:
@@ -115,9 +118,9 @@ class NewPartitions:
                 self._note_described(topic, found)
         self._complete_count += is_complete
         if self._complete_count > _PROOF:
-            # A topic that a complete response lacks is new when it returns, so nothing need be kept
-            # of it: without this, topics that come and go for months would fill the memory. The
-            # first two responses do not count: they may be of a broker that lags behind.
+            # A topic that a complete response lacks is new when it returns, so its entries can be
+            # dropped: without this, topics that come and go for months would fill the memory. The
+            # first two responses drop none: they may be of a broker that lags behind.
             for topic in absent:
                 if topic not in self._topics:
                     self._old.pop(topic, None)

@@ -31,7 +31,7 @@ class TopicEvidence(Enum):
     NONE = "none"
     """No fetch has been answered since the position was looked up: nothing was read yet."""
     READ_BY_NAME = "read by name"
-    """The leader serves it, but by name (Fetch below version 13, Kafka 3.1)."""
+    """The leader serves the topic, but by its name (Fetch below version 13, Kafka 3.1)."""
     READ_BY_ID = "read by id"
     """The leader serves this topic id: the position is of that topic, even if the metadata has
     another id."""
@@ -47,8 +47,9 @@ _NOT_SERVED = (TopicEvidence.NONE, TopicEvidence.REFUSED)
 class OwnedPartition(Progress):
     """The positions and the buffer of one assigned partition.
 
-    The fields are grouped by what they are about, with the classes that set them. A rule that
-    concerns several fields is a method here; other fields are assigned by those classes.
+    The fields are grouped by subject; a comment above each group names the classes that set them.
+    If a rule concerns several fields, it is a method here; otherwise those classes assign the
+    field.
     """
 
     tp: TopicPartition
@@ -61,15 +62,15 @@ class OwnedPartition(Progress):
     awaits_start_commit: bool = False
     """Whether nothing is fetched until the position is committed: the partition is new."""
     awaits_listener: bool = False
-    """Whether nothing is fetched until the rebalance listener has returned, or has sought: it may
-    ask for the position, and then choose another one."""
+    """Whether nothing is fetched until the rebalance listener has returned, or has sought: the
+    listener may ask for the position, and then choose another one."""
     failure: Exception | None = None
-    """The error that stopped the fetching; the application must seek. None if there is none."""
+    """The error that stopped the fetching until the application seeks; None if none has."""
     seek_count: int = 0
     """How often the application has called `seek`."""
 
     # The position.
-    # `Progress` has it; `Positions`, `RangeCheck` and `Validation` move it, or the application.
+    # `Progress` has it; `Positions`, `RangeCheck`, `Validation` and the application move it.
     needs_reset: bool = False
     """Whether the position is to be looked up by the reset policy: no offset is committed, or the
     position is outside of the log, or is of a deleted topic."""
@@ -79,16 +80,16 @@ class OwnedPartition(Progress):
     is_of_deleted_topic: bool = False
     """Whether the offsets are of a topic that was deleted and created again under the same name."""
 
-    # The topic that it belongs to.
-    # Look-ups and fetch responses set it, not the metadata, which may be old.
+    # The topic that the position belongs to.
+    # Look-ups and fetch responses set these, not the metadata, which may be old.
     assigned_topic_id: UUID = NO_ID
     """Id of the topic that the coordinator assigned (KIP-848); NO_ID if it was assigned by name."""
     topic_id: UUID = NO_ID
     """Id of the topic that the offsets belong to; NO_ID while unknown. See `is_recreated`."""
     topic_evidence: TopicEvidence = TopicEvidence.NONE
     proven_epoch: int = -1
-    """The latest leader epoch of the records that were read from topic `proven_topic_id`. A leader
-    of an earlier epoch is not the leader any more."""
+    """The latest leader epoch of the records that were read from topic `proven_topic_id`; -1 for
+    none. A leader of an earlier epoch is not the leader any more."""
     proven_topic_id: UUID = NO_ID
 
     # What is fetched.
@@ -104,24 +105,25 @@ class OwnedPartition(Progress):
     """The end of the log as of the last fetch: the offset of the next record to be written; under
     read_committed the last stable offset."""
     first_fetch_id: int = 0
-    """Id of the first fetch request for it since its position was set; 0 for none."""
+    """Id of the first fetch request for the partition since its position was set; 0 for none."""
     fetch_id: int = 0
-    """Id of the latest fetch request for it since then; 0 for none."""
+    """Id of the latest fetch request for the partition since then; 0 for none."""
     buffered: deque[RecordBatch] | None = None
     """The batches to deliver after the open one; None for none: most of 90,000 partitions have
     none, and an empty deque takes 600 bytes and time of each full garbage collection."""
     buffered_bytes: int = 0
     buffered_records: int = 0
     replica: ReplicaChoice | None = None
-    """Which follower it is fetched from (KIP-392); None until the leader has named one."""
+    """Which follower the partition is fetched from (KIP-392); None until the leader has named
+    one."""
 
     # Refusals and back-off.
     # `ResponseHandler`, `Refusals` and `ErrorChannel` set these.
     refusal: BrokerError | None = None
-    """The last error with which a broker refused a request about it; None after a request has
-    succeeded. The client repeats the request."""
+    """The last error with which a broker refused a request about the partition; None after a
+    request has succeeded. The client repeats the request."""
     failure_count: int = 0
-    """How many fetches and look-ups about it failed in a row."""
+    """How many fetches and look-ups for the partition failed in a row."""
     retry_at: float = 0.0
     """When the back-off ends, on the loop's clock."""
     look_up_at: float = 0.0
@@ -133,21 +135,23 @@ class OwnedPartition(Progress):
     """The last committed offset that the coordinator acknowledged or reported; None for none, and
     while the coordinator may have stored a later commit of another offset."""
     renewed_at: float = -math.inf
-    """When the coordinator acknowledged or reported it, or its renewal was last tried, on the
-    loop's clock; -inf if it must be renewed at once."""
+    """When the coordinator acknowledged or reported `acknowledged`, or when its renewal was last
+    tried, on the loop's clock; -inf if it must be renewed at once."""
     reported_at: float = -math.inf
-    """When the coordinator reported it, on the loop's clock; -inf if it has acknowledged it."""
+    """When the coordinator reported `acknowledged`, on the loop's clock; -inf if the coordinator
+    has acknowledged a commit of it instead."""
     stored: int = UNKNOWN
     """The committed offset as the last look-up found it, which another client may have moved;
     UNKNOWN if no look-up has followed `acknowledged`."""
     floor: int = UNKNOWN
-    """The lowest position since the assignment began: a commit below it would undo those of other
-    members. UNKNOWN before there is a position."""
+    """The lowest position since the assignment began: a commit below it would undo the commits of
+    other members. UNKNOWN before there is a position."""
     covered: int = UNKNOWN
     """The position at which there is nothing to commit: where delivery started, or the offset that
     the coordinator acknowledged."""
 
     def __attrs_pre_init__(self) -> None:
+        # The generated constructor calls this method, but no constructor of a base class.
         Progress.__init__(self)
 
     # ------------------------------------------------------------ what stops delivery and fetching
@@ -159,7 +163,7 @@ class OwnedPartition(Progress):
 
     @property
     def failed(self) -> bool:
-        """Whether an error stopped the fetching, which the application must resume by a seek."""
+        """Whether an error has stopped the fetching until the application seeks."""
         return self.failure is not None
 
     @property
@@ -171,16 +175,18 @@ class OwnedPartition(Progress):
     # ------------------------------------------------------------ the position
 
     def start_at(self, offset: int, *, leader_epoch: int = -1) -> None:
-        """Continue at `offset`: a committed offset, a reset, or the application's seek."""
+        """Continue at `offset`: a committed offset, a reset, or the application's seek.
+        `leader_epoch`: that of the record before `offset`; -1 if it is unknown."""
         self._prepare_start(offset)
         self.restart(offset, leader_epoch)
         self.drop_buffer()
 
     def _prepare_start(self, offset: int) -> None:
+        """Reset what ends with the position so far, before the caller sets `offset`."""
         if self.is_of_deleted_topic:
-            # The coordinator has deleted the committed offset. Otherwise the same offset in the new
-            # topic would count as committed. `covered` is the position: what was delivered of the
-            # deleted topic cannot be committed any more.
+            # The coordinator has deleted the committed offset: if it were kept, the same offset in
+            # the new topic would count as committed. `covered` is the position: what was delivered
+            # of the deleted topic cannot be committed any more.
             self.acknowledged, self.covered, self.floor = None, self.position, UNKNOWN
             self.is_of_deleted_topic = False
         if not self.is_uncommitted:
@@ -200,7 +206,8 @@ class OwnedPartition(Progress):
         self.awaits_listener = False
         self.start_at(offset)
         if covered != UNKNOWN:
-            # The next commit commits this offset. A first position is only a start: no commit.
+            # So that the next commit commits this offset. Without an earlier position, the seek
+            # only chooses where to start, and there is nothing to commit.
             self.covered = covered
 
     def relocate(self, offset: int) -> None:
@@ -258,11 +265,12 @@ class OwnedPartition(Progress):
         `fetch_offset`."""
         self.checked_epoch, self.is_out_of_range = -1, False
 
-    # ------------------------------------------------------------ the topic that it belongs to
+    # ------------------------------------------------------------ the topic of the position
 
     def is_assigned_in(self, topic_id: UUID) -> bool:
         """Return whether the assignment is of this topic, and not of one that was deleted or has
-        not been created yet. `topic_id`: that of the topic with this name, NO_ID for none."""
+        not been created yet. `topic_id`: that of the present topic of this name; NO_ID if there is
+        none."""
         assigned = self.assigned_topic_id  # `is` first: see `is_of_other_topic`
         return assigned is topic_id or assigned in (NO_ID, topic_id)
 
@@ -294,8 +302,8 @@ class OwnedPartition(Progress):
             self.topic_evidence = TopicEvidence.REFUSED
 
     def is_ahead_of(self, topic_id: UUID, leader_epoch: int) -> bool:
-        """Return whether records prove a later leader epoch of this topic than the metadata has:
-        the leader that it names is not the leader any more."""
+        """Return whether records prove a later leader epoch of this topic than `leader_epoch`,
+        which the metadata has: the leader that the metadata names is not the leader any more."""
         return 0 <= leader_epoch < self.proven_epoch and NO_ID != self.proven_topic_id == topic_id
 
     def is_of_other_topic(self, topic_id: UUID) -> bool:
@@ -373,7 +381,7 @@ class OwnedPartition(Progress):
         self.buffered_bytes = self.buffered_records = 0
         self.fetch_offset = self.position
         self.fetch_epoch = self.leader_epoch
-        # Without this, a seek away and back would accept a response from before it.
+        # Without this, a seek away and back would accept the response to a request from before it.
         self.first_fetch_id = self.fetch_id = 0
 
     @property
@@ -388,8 +396,9 @@ class OwnedPartition(Progress):
 
     @property
     def is_refused(self) -> bool:
-        """Whether a broker refused the last request about it, which the client repeats."""
-        # A paused partition is not fetched.
+        """Whether a broker refused the last request about the partition, and the client repeats
+        it."""
+        # A paused partition is not fetched, so no request is repeated, unless it is a look-up.
         is_idle = self.paused and self.position != UNKNOWN and not self.needs_reset
         return self.refusal is not None and not (self.revoked or self.failed or is_idle)
 
@@ -427,8 +436,8 @@ class OwnedPartition(Progress):
         return OffsetAndMetadata(self.processed, leader_epoch=self.processed_epoch)
 
     def begin_commit(self, offset: int) -> None:
-        """Note that this offset is being committed. The coordinator may store it and its response
-        may be lost: the previous offset, after a seek back to it, must then be committed again."""
+        """Note that this offset is being committed. If the coordinator stores it and the response
+        is lost, the previous offset must be committed again after a seek back to that offset."""
         if self.committed not in (UNKNOWN, offset):
             self.acknowledged, self.covered = None, UNKNOWN
 
@@ -450,8 +459,8 @@ class OwnedPartition(Progress):
 
     def needs_renewal(self, renewed_by: float, reported_by: float = math.inf) -> bool:
         """Return whether `acknowledged` must be confirmed or sent again: it was last renewed at
-        `renewed_by` or before, and the coordinator reported it at `reported_by` or before. Not if
-        the position has moved below it: the next commit replaces it."""
+        `renewed_by` or before, and the coordinator reported it at `reported_by` or before (both on
+        the loop's clock). False if the position has moved below it: the next commit replaces it."""
         known = self.acknowledged
         return (
             known is not None

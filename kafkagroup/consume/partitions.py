@@ -118,7 +118,8 @@ def check_record_limit(max_records: object) -> None:
 
 
 def check_interval(name: str, value: object) -> None:
-    """Check a number of seconds. Raises: ConfigurationError if it is none, negative or infinite."""
+    """Check a number of seconds. Raises: ConfigurationError if the value is no number, or is
+    negative or infinite."""
     if not _is_number(value) or not 0 <= value < math.inf:
         raise ConfigurationError(
             f"{name}={value!r}; expected a number of seconds, at least 0 and not infinite"
@@ -156,7 +157,8 @@ def _checked_fields(tp: TopicPartition, value: OffsetAndMetadata) -> OffsetAndMe
 
 
 def _check_mapping(given: object, example: str) -> None:
-    """Raises: ConfigurationError for another type. `example`: a value, for the message."""
+    """Check that an argument is a mapping. `example`: the value of a partition, which the message
+    shows. Raises: ConfigurationError."""
     if not isinstance(given, Mapping):
         raise ConfigurationError(
             f"{given!r} is no mapping; expected {{TopicPartition('topic', 0): {example}}}"

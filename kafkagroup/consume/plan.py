@@ -32,10 +32,10 @@ def partitions_to_fetch(
 ) -> list[OwnedPartition]:
     """Return the partitions to fetch, those with the fewest buffered bytes first.
 
-    A partition is left out while its position is unknown or in doubt, or is the first position in a
-    new partition that must be committed before anything is read there, or the rebalance listener is
-    being called for it, or it is paused, revoked, failed, backing off (`now` is on the loop's
-    clock), or has `records_per_partition` records buffered. All are left out without `room` in the
+    A partition is left out while its position is unknown or in doubt; while it is new, and its
+    first position must still be committed; while the rebalance listener is called for it; while it
+    is paused, revoked, failed or backing off (`now` is on the loop's clock); and while
+    `records_per_partition` of its records are buffered. All are left out without `room` in the
     buffers (bytes).
 
     Buffered bytes do not exclude a partition. Otherwise the broker, with no records for the others,

@@ -84,7 +84,7 @@ class Progress:
     def restart_above(self, position: int) -> None:
         """Continue at another position. Deliveries that began below it stay in flight, and the
         others are dropped."""
-        if self.processed >= position:
+        if self.processed >= position:  # where the oldest delivery begins: all are dropped
             self.oldest = 0
             self._later = None
         elif self._later is not None:

@@ -37,8 +37,9 @@ class ReleasedPartitions:
         self._kept = {tp: owned for tp, owned in self._kept.items() if is_subscribed(tp.topic)}
 
     def restore(self, owned: OwnedPartition, topic_id: UUID) -> None:
-        """Continue where the partition was released, if it is of the same topic. `topic_id`: the
-        topic's id; without ids the leader tells whether the position is in its log."""
+        """Continue where the partition was released, unless it is of another topic now. `topic_id`:
+        the topic's id; NO_ID from a broker without topic ids, whose leader then tells whether the
+        position is in its log."""
         before = self._kept.pop(owned.tp, None)
         if before is not None and not before.is_of_other_topic(topic_id):
             owned.continue_from(before)

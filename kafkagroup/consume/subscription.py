@@ -79,7 +79,8 @@ def server_pattern(pattern: re.Pattern[str]) -> str:
 
 
 _INLINE_FLAGS = re.compile(r"\A(?:\(\?[aiLmsux]+\))+")
-"""Flags at the beginning of a pattern. `pattern.flags` has them, too, and RE2J has only some."""
+"""Flags at the beginning of a pattern. They are removed: `pattern.flags` has them, too, and RE2J
+would reject those that it does not have."""
 
 _LAYOUT = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\s+|#[^\n]*", re.DOTALL)
 """Group 1: what `re.VERBOSE` keeps, an escaped character or a set. Otherwise: what it ignores,

@@ -41,7 +41,8 @@ class AbortedTransactions:
 
 
 def mark_aborted(batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction]) -> None:
-    """Hide the batches of one fetch response, given in order, that belong to aborted transactions.
+    """Hide the batches that belong to aborted transactions. `batches`: those of one partition in a
+    fetch response, in order.
 
     O(batches + aborted log aborted).
     """

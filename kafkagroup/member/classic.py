@@ -72,19 +72,19 @@ from kafkagroup.wire.messages.group import (
 __all__ = ["step"]
 
 _JOIN_GRACE = 5.0
-"""Seconds on top of the rebalance timeout before a JoinGroup or SyncGroup counts as unanswered.
-Java's for JoinGroup."""
+"""Seconds on top of the rebalance timeout before a JoinGroup or SyncGroup counts as unanswered. The
+Java client waits as long for JoinGroup."""
 
 _INTERVAL_GROWTH = 0.25
 """The heartbeat interval grows to this fraction of the time since the last rebalance."""
 
 _ID_TIMEOUT = 2.0
-"""Seconds for which a member that leaves waits for the response to its first JoinGroup, which has
-its member id. The coordinator answers it at once (KIP-394)."""
+"""Seconds for which a member that leaves waits for the response to its first JoinGroup: the
+response has the member id. The coordinator answers that JoinGroup at once (KIP-394)."""
 
 _MAX_IMMEDIATE_REJOINS = 5
-"""Failures in a row after which a member pauses before it rejoins, even if the group has only
-rebalanced before SyncGroup was answered."""
+"""While a member has had fewer failures in a row than this, it rejoins without a pause if SyncGroup
+was answered with REBALANCE_IN_PROGRESS."""
 
 
 def step(member: Member, event: ClassicEvent) -> tuple[Member, tuple[ClassicEffect, ...]]:
@@ -233,15 +233,17 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
             case Phase.REVOKING | Phase.LOSING:
                 pass  # leaves when the application has released
             case Phase.UNJOINED | Phase.JOINING if self._may_revoke and not event.lost:
-                # The value so far is from before the join: by it, the session would be over.
+                # `session_ends_at` is from before the join: by it, the session would be over.
                 self._set(session_ends_at=self.now + self.member.config.session_timeout)
                 self._revoke_all(event.reason)
             case _ if self.member.ownership.is_assigned:
-                # Closed in a cooperative rebalance: its partitions may be reassigned by now.
+                # The application left during a cooperative rebalance: the partitions that the
+                # member kept may be reassigned by now.
                 self._lose(event.reason)
             case Phase.JOINING if not self.member.member_id and self.member.leaves_group:
-                # The response has the id that the coordinator gives out for this join (KIP-394).
-                # Without a leave under it, the group waits for that id until its session ends.
+                # Wait for the response: it has the id that the coordinator gives out for this join
+                # (KIP-394). Without a LeaveGroup of that id, the group would wait for the id until
+                # its session ends.
                 self._set(leave_by=min(event.deadline, self.now + _ID_TIMEOUT))
             case _:
                 self._leave()
@@ -249,7 +251,8 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
     @property
     def _may_revoke(self) -> bool:
         """Whether a cooperative member that is about to join, or has sent JoinGroup, may still
-        commit: until all members have joined, the coordinator takes commits of its generation."""
+        commit: until all members have joined, the coordinator takes commits of the generation
+        before."""
         member = self.member
         return (
             member.ownership.is_assigned
@@ -385,7 +388,7 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
         self._move(
             Phase.STABLE,
             ownership=ownership,
-            assignment=b"",
+            assignment=b"",  # no longer needed: `Assign` below has it
             assigned_generation=member.generation_id,
             attempts=0,
             join_failures=0,
@@ -452,7 +455,7 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
         if not member.member_id or token <= member.member_id_token or member.phase in ENDING:
             return
         is_unknown = code == ErrorCode.UNKNOWN_MEMBER_ID
-        # An older generation has ended as expected.
+        # ILLEGAL_GENERATION counts only for the current generation: older ones ended as expected.
         has_ended = code == ErrorCode.ILLEGAL_GENERATION and token > member.generation_token
         is_removed = (is_unknown or has_ended) and member.phase in COMMITTING
         if is_removed or code == ErrorCode.FENCED_INSTANCE_ID:
@@ -481,10 +484,10 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
             began_after = member.stable_at
             self._set(rebalancing_at=sent)
             if member.is_unsynced:
-                # Between JoinGroup and SyncGroup, brokers before 2.7 answer so without beginning a
-                # session (KAFKA-10134).
+                # Between JoinGroup and SyncGroup, brokers before 2.7 answer with
+                # REBALANCE_IN_PROGRESS without beginning a session (KAFKA-10134).
                 return self._set(**changes)
-        # The lease, a session timeout from there, must not outlast the rebalance timeout.
+        # The lease ends a session timeout later, and must not outlast the rebalance timeout.
         limit = began_after + member.config.rebalance_timeout - member.config.session_timeout
         return self._set(ownership=self._extended_ownership(min(sent, limit)), **changes)
 
@@ -566,7 +569,7 @@ class _Step(CoordinatedStep[Member, ClassicEvent, ClassicEffect]):
     def _sync(self, assignments: Mapping[str, bytes]) -> None:
         member, config = self.member, self.member.config
         if member.coordinator is None:
-            # It moved while the assignor ran; the group joins again at the new coordinator.
+            # The coordinator moved while the assignor ran; the group joins again at the new one.
             return self._restart("the coordinator moved")
         # The coordinator answers when the leader has synced, at the latest after the rebalance
         # timeout.

@@ -14,11 +14,13 @@ class MemberConfig:
     group_id: str
     protocol_type: str = "consumer"
     client_id: str | None = None
-    """The beginning of the member ids, in ZooKeeper."""
+    """In ZooKeeper, the beginning of the member ids; None: "kafkagroup"."""
     was_member: bool = False
-    """Whether an earlier membership of this client has succeeded, so that a refusal may pass."""
+    """Whether an earlier membership of this client has succeeded, so that a refusal may be
+    temporary."""
     group_instance_id: str | None = None
-    """Set for a static member (KIP-345): it keeps its place while it is away for one session."""
+    """Set for a static member (KIP-345), which keeps its place while it is away for no longer than
+    a session timeout."""
     session_timeout: float = 45.0
     """With KIP-848 the broker has its own value, which the member cannot read; ZooKeeper grants 2
     to 20 of its ticks."""

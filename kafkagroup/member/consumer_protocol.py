@@ -109,7 +109,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     COMMITTING = HEARTBEATING
 
     _prepared: TargetChange | None = None
-    """What a thread has prepared of the response that this step is about."""
+    """What a thread has prepared of the response that this step handles; None if nothing."""
 
     # ------------------------------------------------------------ events
 
@@ -183,7 +183,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._on_heartbeat_response(message)
         elif token == member.abandoned_heartbeat:
             assert isinstance(message, ConsumerGroupHeartbeatResponse)
-            # The next heartbeat gets any error, but a lost membership must not wait for the lookup.
+            # Other errors are left to the next heartbeat. A lost membership is handled now, and not
+            # only after the look-up of the coordinator.
             if message.error_code in MEMBERSHIP_LOST:
                 self._on_error(message)
         elif token == member.pending and member.phase is Phase.JOINING:
@@ -269,16 +270,18 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         leaving = self.member.leaving
         will_rejoin = leaving is not None and leaving.lost
         if will_rejoin and response.error_code == ErrorCode.FENCED_INSTANCE_ID:
-            # The application's next poll would join again, with the instance id of that process.
+            # The application's next poll would join again, and take the instance id from the
+            # process that has it now.
             self.effects.append(Fail(error=self._fenced()))
             self._move_out(Phase.FAILED, may_be_known=False)
         else:
             self._end_or_leave_again(self._error(response))
 
     def _on_release_response(self, response: ConsumerGroupHeartbeatResponse) -> None:
-        """Join: the coordinator has released the instance id, or has refused because this member
-        does not hold it. If a member that was accepted does not hold it any more, another process
-        has taken its place. After an error that may pass, release the id again."""
+        """Join if the coordinator has released the instance id, or has refused because this member
+        does not hold it. But fail if the member was accepted before and does not hold the id any
+        more: another process has taken its place. After an error that may pass, release the id
+        again."""
         error = self._error(response)
         if error.code == ErrorCode.FENCED_INSTANCE_ID and self.member.was_accepted:
             return self._fail(self._fenced())
@@ -354,8 +357,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     def _extend_lease(self, change: TargetChange | None) -> None:
         """Extend the lease from when the heartbeat was sent. While the coordinator waits for a
         revocation, extend it no further than the rebalance timeout, after which it removes the
-        member despite its heartbeats. A response may have been lost, so that timeout began at some
-        time after the last acknowledged heartbeat."""
+        member despite its heartbeats. As a response may have been lost, that timeout may have begun
+        at any time after the last acknowledged heartbeat."""
         member, config = self.member, self.member.config
         known, sent = member.acknowledged_state, member.heartbeat_sent_at
         revocation_requested_at = member.revocation_requested_at
@@ -385,6 +388,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         config, code, error = self.member.config, response.error_code, self._error(response)
         is_joining = self.member.phase is Phase.JOINING
         is_refused = is_joining and code not in MAY_HAVE_JOINED
+        # Without `_releases_id`, an earlier join may have succeeded despite this refusal.
         if is_refused and (self._releases_id or not error.retriable):
             self._set(may_be_known=False)
         was_unavailable = self.member.is_unavailable
@@ -426,8 +430,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
             self._restart(str(error))
 
     def _on_membership_lost(self, error: BrokerError) -> None:
-        """Join again after the coordinator has removed the member; the first times without a
-        pause."""
+        """Join again after the coordinator has removed the member; the first `_MAX_ATTEMPTS` times
+        without a pause, unless the error answers a join."""
         may_be_known = error.code not in UNKNOWN_MEMBER and self.member.phase is not Phase.JOINING
         self._set(loss_count=self.member.loss_count + 1, may_be_known=may_be_known)
         if self.member.phase is Phase.JOINING or self.member.loss_count > _MAX_ATTEMPTS:
@@ -439,8 +443,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
 
     def _on_instance_unreleased(self, error: BrokerError) -> None:
         """Retry until the coordinator releases the instance id. After a crash, the member's former
-        process holds it until its session ends. The member may hold it itself: a response that it
-        was removed, or that its release was refused, may have been wrong."""
+        process holds it until its session ends. This member may hold the id itself: a response that
+        the member was removed, or that the release was refused, may have been wrong."""
         since = self.member.unreleased_since
         since = self.now if since is None else since
         if self.now - since >= self.member.config.release_timeout:
@@ -556,7 +560,7 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
         ):
             return
         unnamed = member.target.unnamed(member.names)
-        # By identity first: comparing 200,000 of them again in each step would take a while.
+        # By identity first: comparing 200,000 topic ids again in each step would take a while.
         if unnamed is not member.unnamed and unnamed != member.unnamed:
             self._set(unnamed=unnamed)
             self.effects.append(LookUpNames(topic_ids=unnamed))
@@ -624,8 +628,8 @@ class _Step(CoordinatedStep[Member, ConsumerEvent, ConsumerEffect]):
     @property
     def _releases_id(self) -> bool:
         """Whether this member releases its instance id before it joins again, if an earlier join
-        may hold it. So the refusal of a join tells that no join of this member holds it; without
-        the release, an earlier join may have succeeded, with its response lost."""
+        may hold it. After a release, the refusal of a join shows that no join of this member holds
+        the id; without the release, an earlier join may have succeeded, with its response lost."""
         return self.member.config.group_instance_id is not None and self.member.can_release
 
     def _heartbeat_when_due(self) -> None:

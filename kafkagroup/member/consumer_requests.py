@@ -38,7 +38,8 @@ def join_request(member: Member) -> ConsumerGroupHeartbeatRequest:
 
 
 def heartbeat_request(member: Member) -> ConsumerGroupHeartbeatRequest:
-    """Return a heartbeat with what the coordinator has not acknowledged yet (None: unchanged)."""
+    """Return a heartbeat with what the coordinator has not acknowledged yet; in its fields, None
+    means unchanged."""
     known, current = member.acknowledged_state, member.reported_state
     if known is None:
         return _full(member)
@@ -64,7 +65,8 @@ def leave_request(member: Member, epoch: int) -> ConsumerGroupHeartbeatRequest:
 
 
 def _full(member: Member) -> ConsumerGroupHeartbeatRequest:
-    # An empty pattern removes one that the coordinator may know. Version 0 has no such field.
+    # An empty pattern removes one that the coordinator may know. If it knows none, leave out the
+    # field, which version 0 does not have.
     pattern = member.pattern or ("" if member.has_sent_pattern else None)
     return _request(
         member,

@@ -47,7 +47,7 @@ class Phase(Enum):
     """About to send the heartbeat of epoch -1 or -2, once the coordinator is known and back-off has
     ended."""
     LEAVING = "leaving"
-    """That heartbeat is in flight."""
+    """The heartbeat of epoch -1 or -2 is in flight."""
     LEFT = "left"
     """The member has left the group."""
     FAILED = "failed"
@@ -264,7 +264,8 @@ class Member(CoordinatedMember):
             or self.acknowledged_state.reconciliation_count != self.reconciliation_count
         ):
             return claimed
-        # Partitions that are being added are reported when the reconciliation is done.
+        # If nothing is released, report what is acknowledged: partitions that are being added are
+        # reported when the reconciliation is done.
         return (
             claimed
             if is_missing(claimed, self.acknowledged_state.owned)

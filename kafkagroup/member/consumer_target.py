@@ -43,6 +43,7 @@ class Target(dict[UUID, tuple[int, ...]]):
     def __init__(self, partitions: PartitionsByTopicId) -> None:
         super().__init__(partitions)
         self._split = _Split(_NO_NAMES, {}, frozenset(self))
+        """A cache: the split by the names that were used last."""
 
     def named(self, names: Mapping[UUID, str]) -> PartitionsByTopicId:
         """Return the partitions of the topics whose names are known."""
@@ -55,7 +56,8 @@ class Target(dict[UUID, tuple[int, ...]]):
     def note_named(
         self, before: Mapping[UUID, str], names: Mapping[UUID, str], added: Iterable[UUID]
     ) -> None:
-        """Note that of the topics here, `names` has those that `before` had, and `added`."""
+        """Note that `names` has, of the topics of this target, those that `before` had, and those
+        in `added`."""
         if self._split.names is before:
             self._split = self._with_names(self._split, names, added)
 

@@ -50,8 +50,9 @@ class Subscribed(AssignmentRequested):
     """The application has changed its subscription."""
 
     topics: tuple[str, ...]
-    """Sorted."""
+    """The topics subscribed to by name, sorted."""
     pattern: str | None
+    """The regular expression subscribed to, in the coordinator's syntax (RE2J); None for none."""
 
 
 @frozen(kw_only=True)

@@ -59,7 +59,7 @@ _REPORT_INTERVAL = 60.0
 
 @frozen(kw_only=True)
 class CoordinatedMember:
-    """State that both protocols share."""
+    """State that both protocols share. All moments are on the lease clock."""
 
     config: MemberConfig
     phase: Enum
@@ -103,6 +103,7 @@ class CoordinatedMember:
     @property
     def is_closed(self) -> bool:
         """Whether the membership has ended."""
+        # By value: each protocol has an enum of its own.
         return self.phase.value in ("left", "failed")
 
     @property
@@ -324,8 +325,9 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
     # ------------------------------------------------------------ leaving
 
     def _depart(self) -> None:
-        """Request to leave as soon as the coordinator is known, and again until it has answered.
-        After one session timeout it has removed the member anyway: the last attempt ends then."""
+        """Request to leave as soon as the coordinator is known, and again until the coordinator has
+        answered. After one session timeout it has removed the member anyway, so the last attempt
+        ends then."""
         member, leaving = self.member, self.member.leaving
         deadline = self.now + member.config.session_timeout
         if leaving is not None:  # one attempt gets its time, even after the application's deadline
@@ -334,7 +336,7 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
             self.DEPARTING,
             pending=None,
             heartbeat_in_flight=None,
-            retry_at=min(member.retry_at, self.now),
+            retry_at=min(member.retry_at, self.now),  # the first attempt waits for no back-off
             leave_by=deadline,
             trouble="",
         )

@@ -16,7 +16,7 @@ Each protocol has one rule for which acknowledgement extends the lease, and for 
 
 An event loop that stalls needs no rule. A request is sent in a step, so a lease never ends later
 than one `lease_timeout` after the last step: a member that stalls for so long finds it expired. So
-does one whose system was suspended, as the times are on a clock that counts it
+does a member whose system was suspended: the times are on the lease clock, which counts suspends
 (`concurrency/clock.py`).
 
 The runtime passes the value on to the reader, commits, health checks and metrics. With a heartbeat
@@ -58,12 +58,12 @@ class Ownership:
     """When the last request that the group acknowledged was sent, or an earlier moment to which a
     protocol's rule limits the lease."""
     lease_timeout: float = 0.0
-    """For how many seconds after that the lease runs."""
+    """For how many seconds after `acknowledged_at` the lease runs."""
 
     @property
     def lease_expires_at(self) -> float:
-        """Until when the member owns its assignment if no other request is acknowledged; 0.0
-        without an assignment."""
+        """Until when, on the lease clock, the member owns its assignment if no other request is
+        acknowledged; 0.0 without an assignment."""
         return self.acknowledged_at + self.lease_timeout if self.is_assigned else 0.0
 
     def acknowledge(self, sent_at: float, lease_timeout: float) -> Ownership:

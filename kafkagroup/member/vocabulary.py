@@ -71,6 +71,7 @@ class GenerationInfo:
     """One generation of the group, as this member sees it."""
 
     generation_id: int
+    """With KIP-848, the member epoch; in ZooKeeper, the version of the list of members."""
     member_id: str
     leader_id: str
     """Empty where the coordinator assigns (KIP-848)."""
@@ -115,7 +116,7 @@ class BaseEvent:
     now: float
     """Seconds on the lease clock, which is monotonic and counts suspends of the system."""
     jitter: float = 0.5
-    """In [0, 1): spreads what many members would do at the same moment."""
+    """A random number in [0, 1): spreads what many members would do at the same moment."""
 
 
 @frozen(kw_only=True)
@@ -254,8 +255,8 @@ class Route(Enum):
     COORDINATOR = "coordinator"
     """The connection of group requests."""
     SEPARATE_CONNECTION = "separate connection"
-    """A connection without group requests. While a JoinGroup or SyncGroup is in
-    purgatory, the coordinator reads no other request on the connection of group requests."""
+    """Another connection. While a JoinGroup or SyncGroup is in purgatory, the coordinator reads no
+    other request on the connection of group requests."""
 
 
 @frozen(kw_only=True)

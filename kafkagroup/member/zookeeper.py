@@ -1,11 +1,12 @@
 """Membership kept in ZooKeeper: one pure `step`. Nothing here reads a clock or touches a socket.
 
 There is no leader: every member reads the same list of members, computes the same assignment, and
-claims its own part. The node of a claim belongs to one session at a time, so two members never own
-the same unit, even if they see different lists for a moment. For this a member claims a unit before
-it assigns it to the application, and releases the claim after the application has revoked and
-committed. All claims end with the session: when ZooKeeper reports its end, or when by this member's
-clock it was not confirmed for one session timeout. `zookeeper_state.MOVES` is the table of phases.
+claims the units of its own part (a unit: see `zookeeper_nodes`). The node of a claim belongs to one
+session at a time, so two members never own the same unit, even if they see different lists for a
+moment. For this a member claims a unit before it assigns the unit to the application, and releases
+the claim after the application has revoked and committed. All claims end with the session: when
+ZooKeeper reports its end, or when by this member's clock it was not confirmed for one session
+timeout. `zookeeper_state.MOVES` is the table of phases.
 """
 
 from __future__ import annotations
@@ -368,7 +369,7 @@ class _Step:
             self._connect()
 
     def _leave(self) -> None:
-        if self.member.phase in (Phase.IDLE, Phase.LOSING):
+        if self.member.phase in (Phase.IDLE, Phase.LOSING):  # without a session
             self._left()
             return
         # With the session, ZooKeeper deletes the member's node and all its claims.

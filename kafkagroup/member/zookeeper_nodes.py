@@ -145,9 +145,9 @@ def admitted(nodes: Iterable[MemberNode]) -> tuple[str, Mapping[str, bytes]]:
     """Return the group's protocol, and its members in the order of registration: member id ->
     metadata for this protocol. "" and no members if none is admitted.
 
-    A member is not admitted if its type differs from that of the earlier members, or if it shares
-    no protocol with all of them. Of several common protocols, the first member's preferred one is
-    used. The result is the same for every reader of the same list.
+    A member is not admitted if its type differs from that of the earlier members, or if it supports
+    no protocol that all of them support. Of several common protocols, the first member's preferred
+    one is used. The result is the same for every reader of the same list.
     """
     kind = ""
     common: tuple[str, ...] = ()

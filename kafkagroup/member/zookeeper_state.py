@@ -24,8 +24,9 @@ timeout.
 
 The leader's timeout runs from the last request of the session that it knows of. That may be older
 than the confirmation: by the interval between two confirmations, a sixth of the session timeout,
-and by half a tick of the servers, after which a follower reports its sessions: at most a quarter of
-the session timeout. The rest is for clocks that drift."""
+and by half a tick of the servers, after which a follower reports its sessions. A session timeout
+has at least two ticks, so half a tick is at most a quarter of it. The rest is for clocks that
+drift."""
 
 _CONFIRM_FRACTION = 1 / 6
 """The interval between confirmations, as a fraction of the session timeout. `LEASE_FRACTION`
@@ -164,7 +165,9 @@ class Member:
     confirming: int | None = None
     """Token of the confirmation in flight."""
     confirm_sent_at: float = 0.0
+    """When the last confirmation was requested."""
     next_confirm_at: float = 0.0
+    """When to request the next one."""
     ownership: Ownership = attrs.field(factory=Ownership)
     session_ends_at: float = 0.0
     """When the session ends without another confirmation."""
