@@ -5,8 +5,8 @@ documentation and the options of the command line are derived from these declara
 
 To add an option: declare it here, and run `python docs/site/made.py`. It writes the signatures, the
 docstrings and the list. A client's `_set_up` gets the checked options. The declaration of a number
-begins with the least value, or the option that has it, and the default. Only `compat` sets options
-with `is_private`.
+begins with the least value, or the name of the option that is the least value; then the default.
+Only `kafkagroup.compat` sets options with `is_private`.
 
 The fields hold checked values, with durations in seconds even if the option's name ends in `_ms`.
 Nothing here does I/O.
@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 MIN_LIKELY_SESSION_MS = 1_000
-"""A shorter session timeout was probably meant in seconds: no broker allows it by default."""
+"""A shorter session timeout was probably given in seconds: no broker allows it by default."""
 
 _MIN_LIKELY_REQUEST_TIMEOUT = 0.1
 """In seconds. A shorter `request_timeout_ms` was probably given in seconds: a login alone may take
@@ -102,6 +102,7 @@ class ConsumerProtocol(Enum):
 
 
 def _is_valid_reset(value: Any) -> bool:
+    """Return whether a text or `timedelta` is a reset policy."""
     if isinstance(value, str):
         return value in ("earliest", "latest", "none")
     return bool(value.total_seconds() >= 0)
@@ -527,7 +528,7 @@ class ConsumerOptions(_MembershipOptions):
         if assignors is None:
             values["assignors"] = _DEFAULT_ASSIGNORS
         else:
-            # With "auto", too: a coordinator does not run its members' assignors.
+            # Also instead of "auto": a coordinator does not run its members' assignors.
             values["group_protocol"] = ConsumerProtocol.CLASSIC
         return cls(**values)
 
@@ -575,7 +576,8 @@ class ConsumerOptions(_MembershipOptions):
 def _check_assignors(
     protocol: ConsumerProtocol, remote: str | None, assignors: Sequence[Assignor] | None
 ) -> None:
-    """Raise ConfigurationError when the options contradict each other on who assigns, or how."""
+    """Raise ConfigurationError if the options contradict each other on who assigns, or how, and
+    for no assignor, or two of one name. `remote`: the `group_remote_assignor`."""
     if remote is not None and (protocol is ConsumerProtocol.CLASSIC or not remote):
         raise ConfigurationError(
             f"group_remote_assignor={remote!r} must name an assignor of the coordinator, such as"

@@ -91,7 +91,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     `nursery.start(producer.run)`.
     """
 
-    _hot_methods = frozenset(("send_nowait",))  # `Explained` does not wrap it
+    # `Explained` does not wrap it, as that would cost time for each record.
+    _hot_methods = frozenset(("send_nowait",))
 
     @takes_options(ProducerOptions)
     def __init__(
@@ -221,8 +222,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._record_wait: anyio.CancelScope | None = None
         """The scope in which the latest commit or abort waits, or has waited, for records."""
         self._record_wait_deadline = math.inf
-        """When commits and aborts stop waiting for records: while the producer closes, the rest of
-        the time is for the abort."""
+        """When commits and aborts stop waiting for records, on the loop's clock. Infinity until the
+        producer closes: then the rest of the time is for the abort."""
         self._feed = EventFeed()
         self._troubles = Troubles(self._feed.publish)
         self._tasks: TaskGroup | None = None
@@ -231,7 +232,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._error: Exception | None = None
         """The error with which the producer has failed; None if it has not."""
         self._unread: NotWrittenError | None = None
-        """Set by the close: the error for the failures that were not awaited."""
+        """Set by the close: the error for the failed records whose results were not awaited."""
         self._has_serializers = bool(options.key_serializer or options.value_serializer)
         self._accepting_thread: int | None = None
         """The thread of the loop, while the producer accepts records; else None."""
@@ -252,7 +253,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     def _on_fork(self) -> None:
         super()._on_fork()
-        self._accepting_thread = None  # `send` and `send_nowait` check nothing else
+        self._accepting_thread = None  # so that `send` and `send_nowait` call `_check_accepts`
 
     async def _open(self, tasks: TaskGroup) -> None:
         options = self._options
@@ -328,7 +329,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         ClosedError. With a `transactional_id` also IllegalStateError outside of a transaction, and
         TransactionAbortedError in one that has failed.
         """
-        # Nearly always the producer accepts records, in this loop, and needs no further checks.
+        # Nearly always the producer accepts records, in this loop (on trio: in this thread), and
+        # needs no further checks.
         accepting, loop = self._accepting_thread, asyncio_loop()
         if (
             accepting is None
@@ -352,7 +354,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             )
             with anyio.move_on_at(deadline):
                 return await future
-            # A failure that a task awaits is not raised again by `flush` and the close.
+            # A task awaits the record, so that `flush` and the close do not raise its failure, too.
             assert self._tasks is not None
             self._spawn(self._tasks, partial(_await_end, future), "a late record")
             error = RequestTimeoutError(
@@ -424,7 +426,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         `partition` the producer chooses one. The number of partitions must be known, from
         `_count_partitions`.
 
-        Raises: NotWrittenError for earlier records that failed, as `flush` does; as `send_nowait`.
+        Raises: NotWrittenError for earlier records that failed, as `flush` does; otherwise as
+        `send_nowait`.
         """
         self._check_accepts()
         assert self._sender is not None
@@ -434,15 +437,16 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     async def _accept_encoded_with_room(
         self, topic: str, partition: int, encoded: EncodedRecords
     ) -> None:
-        """As `_accept_encoded`, but wait for room. Raises: BufferFullError if there is none within
-        `delivery_timeout_ms`."""
+        """As `_accept_encoded`, but wait for room. Raises: BufferFullError if there is no room
+        within `delivery_timeout_ms`; otherwise as `_accept_encoded`."""
         await self._with_room(self._accept_encoded, topic, partition, encoded)
 
     async def _count_partitions(self, topic: str, known: int, timeout: float) -> int:
         """Return the number of a topic's partitions, looked up anew if it is not more than `known`.
         A missing topic is created where the brokers do so, and awaited for `timeout` seconds.
 
-        Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; TransportError.
+        Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; TransportError; as
+        `_check_accepts`.
         """
         self._check_accepts()
         assert self._cluster is not None
@@ -458,8 +462,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         raise self._sender.cause(topic) or broker_error(code, f"there is no topic {topic}")
 
     async def _with_room(self, accept: Callable[..., T], *record: Any) -> T:
-        """Return `accept(*record)`, once there is room. Raises: BufferFullError if there is none
-        within `delivery_timeout_ms`; as `accept` and `_check_still_accepts`."""
+        """Return `accept(*record)`, as soon as there is room. Raises: BufferFullError if there is
+        no room within `delivery_timeout_ms`; as `accept` and `_check_still_accepts`."""
         transaction = self._open_transaction
         deadline = anyio.current_time() + self._options.delivery_timeout
         while True:
@@ -579,7 +583,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         return self._parts()[0].abort_at
 
     def _late_error(self) -> KafkaGroupError:
-        """Return why the transaction is aborted, which is still open at its deadline."""
+        """Return why the open transaction is aborted at its deadline."""
         manager, transaction = self._parts()[0], self._open_transaction
         if manager.must_abort and manager.error is not None:
             return manager.error
@@ -591,8 +595,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         return KafkaGroupError(f"the block took longer than {within}")
 
     def _raise_if_failed(self) -> None:
-        """Raises: TransactionAbortedError when the open transaction cannot commit; what has ended
-        the producer."""
+        """Raises: TransactionAbortedError if the open transaction cannot commit; the error that has
+        ended the producer; as `_check_open`."""
         manager, _ = self._open_parts()
         if manager.error is not None and manager.must_abort:
             raise TransactionAbortedError(manager.error)
@@ -628,12 +632,13 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         even by asyncio's `Task.cancel`, from which no scope shields. Such a cancellation is raised
         afterwards, with the error of `work` as its cause.
 
-        Raises: what `work` raises; ClosedError if the producer ends before it.
+        Raises: what `work` raises; ClosedError if the producer ends before `work` does.
         """
         if self._parts()[0].is_closed:  # there are no tasks any more, and nothing to wait for
             await work()
             return
         ended = OneShotEvent()
+        # For the case that `run` is cancelled.
         failure: Exception | None = ClosedError("the producer was closed before the end")
 
         async def run() -> None:
@@ -663,7 +668,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             raise failure
 
     async def _commit(self) -> None:
-        """Commit the open transaction, once all records have ended. Raises: as `Transaction`."""
+        """Wait until all records have ended, then commit the open transaction. Raises: as
+        `Transaction`."""
         manager, sender = self._parts()
         self._accepting_thread = None
         try:
@@ -841,7 +847,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     async def _close(self) -> None:
         self._accepting_thread = None
-        self._room.notify()
+        self._room.notify()  # calls that wait for room raise ClosedError
         try:
             if (sender := self._sender) is not None:
                 await self._finish(sender)
@@ -917,12 +923,13 @@ def _as_kafka_group_error(error: Exception) -> KafkaGroupError:
 
 
 async def _await_end(future: RecordFuture) -> None:
-    with suppress(NotWrittenError):
+    with suppress(NotWrittenError):  # `send` has raised an error already
         await future
 
 
 async def _await_all(futures: Sequence[RecordFuture]) -> list[RecordMetadata]:
-    """Return the results in order. Raises: the first failure, when all have ended."""
+    """Return the results in order. Raises: the failure of the first record that failed, when all
+    have ended."""
     found: list[RecordMetadata] = []
     failure: KafkaGroupError | None = None
     for future in futures:

@@ -5,9 +5,9 @@ A unit is what a member claims: a partition such as "orders:3", or a generation 
 
 The driver answers each `Register`, `ReadMembers`, `Confirm`, `Claim` and `Release` once, with
 `Registered`, `MembersRead`, `Confirmed`, `Claimed` or `Released`, or with `RequestFailed`; and each
-`AssignUnits` with `AssignmentApplied` or `AssignFailed`. `Connect` begins a session, whose events
-follow, until `Disconnect` ends it. From then on its requests get no answer, and its only event is
-`SessionClosed`.
+`AssignUnits` with `AssignmentApplied` or `AssignFailed`. An answer has the `token` of its request.
+`Connect` begins a session, whose events follow, until `Disconnect` ends it. After `Disconnect` the
+session's requests get no answer, and its only event is `SessionClosed`.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class Confirmed(BaseEvent):
 
 @attrs.frozen(kw_only=True)
 class Claimed(BaseEvent):
-    """The result of a `Claim`. Other members hold the units that were not granted, or still claim
-    another generation."""
+    """The result of a `Claim`. A unit was not granted because another member holds it; a
+    generation, because another member claims a different one."""
 
     token: int
     granted: frozenset[str]
@@ -194,7 +194,7 @@ class Disconnect:
 
 @attrs.frozen(kw_only=True)
 class Register:
-    """Create the member's node, and delete its older one if there is one."""
+    """Create the member's node, and delete the member's older node if there is one."""
 
     token: int
     member_id: str
@@ -220,8 +220,8 @@ class Confirm:
 
 @attrs.frozen(kw_only=True)
 class Claim:
-    """Claim those of these units that no other session holds; a generation, only if no other
-    session claims another one."""
+    """Claim the units that no other session holds. A generation is claimed only if no other
+    session claims a different generation."""
 
     token: int
     units: frozenset[str]
@@ -237,8 +237,8 @@ class Release:
 
 @attrs.frozen(kw_only=True)
 class AssignUnits:
-    """Have the application own exactly these units: process, commit and revoke the others first,
-    then add the rest."""
+    """Have the application own exactly these units. First process the records in flight of the
+    other units that it owns, commit their offsets, and revoke them; then add the new units."""
 
     token: int
     generation: GenerationInfo

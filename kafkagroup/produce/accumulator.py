@@ -42,17 +42,18 @@ class Accumulator:
         clock: Callable[[], float],
         random: Callable[[], float],
     ) -> None:
-        """Sizes are in bytes, the timeout in seconds. `identities`: None for a producer that is not
-        idempotent. `partitioner`: None for that of Java's producer. `random`: returns a number from
-        0.0 to 1.0."""
+        """Sizes are in bytes, the timeout in seconds. `max_in_flight`: the limit of batches of one
+        partition in flight. `identities`: None for a producer that is not idempotent.
+        `partitioner`: None for that of Java's producer. `random`: returns a number from 0.0 to
+        1.0."""
         self.used = 0
         """The bytes of the records that have not ended."""
         self.limit = buffer_memory
         self.max_record = max_request_size
-        """The limit of the bytes of one record, with the header of a batch."""
+        """The limit of the bytes of one record together with the header of a batch."""
         self.topics: dict[str, TopicQueues] = {}
         self.on_unplaced: Callable[[TopicQueues], None] = lambda _: None
-        """Called when the first record waits for the number of a topic's partitions."""
+        """Called when the first record of a topic begins to wait for the number of partitions."""
         self.on_open: Callable[[PartitionQueue], None] = lambda _: None
         """Called when a queue begins a batch, and so has closed the one before."""
         self.on_full: Callable[[], None] = lambda: None
@@ -79,9 +80,10 @@ class Accumulator:
     ) -> ProduceBatch:
         """Accept a record; return its batch, of which it is the last one. `timestamp` in ms.
 
-        Raises: BufferFullError; ConfigurationError for what cannot be a record, or is too large, or
-        a partition that does not exist; what the partitioner raises. As long as the number of
-        partitions is not known, the last two fail the record later, see `place`.
+        Raises: BufferFullError; ConfigurationError for a topic, key, value or headers that are not
+        valid, a record that is too large, and a partition that does not exist; what the partitioner
+        raises. While the number of partitions is not known, a partition that does not exist and the
+        partitioner's error fail the record later, in `place`.
         """
         if key is not None and type(key) is not bytes:
             key = _bytes("key", key)
@@ -95,7 +97,7 @@ class Accumulator:
         if headers:
             headers = _headers(headers)
             for name, content in headers:
-                # Two lengths of up to 5 bytes come before the name and the content.
+                # The name and the content each have a length of up to 5 bytes before them.
                 size += len(name.encode(errors="surrogateescape")) + 10
                 if content is not None:
                     size += len(content)
@@ -132,13 +134,14 @@ class Accumulator:
     def add_encoded(self, topic: str, partition: int, encoded: EncodedRecords) -> None:
         """Accept records that are encoded already, as one batch: for `partition`, or if that is -1,
         for one that is drawn. The number of partitions must be known. A batch that is larger than
-        the memory is accepted when no other takes any.
+        the whole memory is accepted while all of the memory is free.
 
-        Raises: BufferFullError; ConfigurationError for a partition that does not exist.
+        Raises: BufferFullError; ConfigurationError for a topic name that is not valid, and a
+        partition that does not exist.
         """
         size = len(encoded.data)
         if self.used and self.used + size > self.limit:
-            self._needed = min(size, self.limit)
+            self._needed = min(size, self.limit)  # no more can ever be free
             raise BufferFullError(f"buffer_memory={self.limit} bytes are used up")
         queues = self.topic(topic)
         queue = queues.queue(queues.draw() if partition < 0 else partition)
@@ -161,8 +164,9 @@ class Accumulator:
         size: int,
         created_at: float,
     ) -> ProduceBatch:
-        """Add a record to the open batch of a queue, or to a new one. `created_at`: when the record
-        was accepted, or the first of those with which it has waited; a negative time is now."""
+        """Add a record to the open batch of a queue, or to a new one. `created_at`: for a record
+        that has waited for the number of partitions, when the first that waited was accepted; -1
+        for a record that is accepted now, so that the clock is read only for a new batch."""
         batch = queue.open
         is_new = batch is None or batch.size + size > self._batch_size
         if is_new:
@@ -240,7 +244,8 @@ class Accumulator:
         unplaced.move(places)
 
     def _failed(self, unplaced: ProduceBatch, error: Exception, size: int) -> ProduceBatch:
-        """Return a failed batch that has one of the unplaced records."""
+        """Return a failed batch of one record: an unplaced one of `size` bytes, whose partition
+        could not be chosen because of `error`."""
         batch = ProduceBatch(unplaced.tp, unplaced.created_at, unplaced.deadline, 0)
         batch.count, batch.size = 1, size
         if not isinstance(error, KafkaGroupError):
@@ -256,8 +261,8 @@ class Accumulator:
 
     @property
     def is_full(self) -> bool:
-        """Whether the last record that there was no room for would still not fit; or a record of
-        the largest size would not, and more than half of the memory is used."""
+        """Whether there is still no room for the last record or encoded batch that did not fit; or,
+        if more than half of the memory is used, no room for a record of the largest size."""
         if self.used + self._needed > self.limit:
             return True
         return self.used > max(self.limit - self.max_record, self.limit // 2)
@@ -290,7 +295,7 @@ class Accumulator:
 def _bytes(what: str, data: object) -> bytes:
     """Return a key or value of the application as bytes. The error does not show it: it may be
     confidential."""
-    if not isinstance(data, str | int):
+    if not isinstance(data, str | int):  # a `numpy.str_` has a buffer, but not of encoded text
         try:
             return bytes(memoryview(data))  # type: ignore[arg-type]
         except (TypeError, ValueError, BufferError):

@@ -50,7 +50,7 @@ class ProduceBatch:
         `data`."""
         self.count = 0
         self.size = 0
-        """The bytes of the records that count against the memory of the producer."""
+        """The bytes by which the records count against the memory of the producer."""
         self.data: bytearray | None = None
         """The batch as `encode` last returned it, which is not changed any more: a batch that may
         have been written is sent again as it was. None before that, and after the end."""
@@ -93,17 +93,18 @@ class ProduceBatch:
         self.size = len(self.records)
 
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Give the batch its place in the sequence of its partition, before it is first sent, or
-        when it was certainly not written and gets another."""
+        """Give the batch its place in the sequence of its partition, before it is first sent. If it
+        was certainly not written, it may be given another place, or none."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
 
     def encode(self, codec: Codec, level: int | None, is_transactional: bool) -> bytearray:
-        """Return the batch as it is sent. The first call compresses the records; each one writes
-        the header anew, as the batch may have been stamped again."""
+        """Return the batch as it is sent. The first call compresses the records; each call writes
+        the header anew, as the batch may have been stamped again. `level`: of the compression; None
+        for the codec's default."""
         if self.data is not None:
-            batch = bytearray(self.data)  # a copy: a request may still have the other one
+            batch = bytearray(self.data)  # a copy: an earlier request may still have `data`
         elif codec is Codec.NONE:
             batch = self.records
         else:
@@ -134,7 +135,8 @@ class ProduceBatch:
         self._end()
 
     def move(self, places: Sequence[tuple[ProduceBatch, int]]) -> None:
-        """Note that the records have moved to other batches: for each the batch, and its index."""
+        """Note that the records have moved: `places` has, for each record in order, its new batch,
+        and its index there."""
         self.moved = places
         self._end()
 
@@ -164,4 +166,5 @@ class UnplacedRecords(ProduceBatch):
     def __init__(self, topic: str, created_at: float, deadline: float) -> None:
         super().__init__(TopicPartition(topic, -1), created_at, deadline, 0)
         self.waiting: list[tuple[int | None, bytes | None, bytes | None, Headers, int, int]] = []
-        """Partition, key, value, headers, timestamp and size of each."""
+        """Partition, key, value, headers, timestamp and size of each record. Partition None: it is
+        chosen when the number of partitions is known."""

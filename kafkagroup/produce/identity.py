@@ -36,8 +36,8 @@ class Identities:
 
     def bump(self, last: ProducerIdentity) -> None:
         """Begin a new epoch for a partition that cannot continue in `last`, unless another
-        partition has begun it. After the highest epoch there is no id until the brokers give a new
-        one.
+        partition has begun it already. After the highest epoch the producer has no id until the
+        brokers give another one.
 
         Without a coordinator no transaction marker needs a later epoch, so the highest can be used,
         too.

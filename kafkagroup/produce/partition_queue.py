@@ -82,7 +82,7 @@ class PartitionQueue:
         self.in_flight: list[ProduceBatch] = []
         """Batches that a request has. Some may have ended, by their deadline."""
         self.retry_at = -math.inf
-        """When the next attempt may be made, after one that failed."""
+        """When the next batch may be sent, on the loop's clock, after an attempt that failed."""
         self._identities = identities
         self._max_in_flight = max_in_flight if identities is not None else 1
         self._identity = NO_IDENTITY
@@ -92,6 +92,7 @@ class PartitionQueue:
         self._is_confirmed = False
         """Whether the leader has acknowledged a batch under this identity."""
         self._acknowledged_at = -math.inf
+        """When a batch was last acknowledged, on the loop's clock."""
         self._leader = -1
         self._topic_id = NO_ID
         self._is_new_epoch_needed = False
@@ -127,8 +128,9 @@ class PartitionQueue:
             self.open = None
 
     def follow(self, leader: int, topic_id: UUID) -> None:
-        """Note the leader, and the id of the topic. Another leader has yet to acknowledge a batch;
-        another topic has another log, whose numbers begin at 0."""
+        """Note the leader, and the id of the topic; NO_ID if it is not known. Another leader has
+        yet to acknowledge a batch. A topic with another id has another log, whose numbers begin at
+        0."""
         if leader != self._leader:
             self._leader, self._is_confirmed = leader, False
         if topic_id not in (self._topic_id, NO_ID):
@@ -140,8 +142,8 @@ class PartitionQueue:
     # ------------------------------------------------------------ sending
 
     def next(self, now: float) -> ProduceBatch | None:
-        """Return the batch that may be sent now, which stays in the queue until `taken`; None if
-        there is none. If a new epoch is due, begin it first."""
+        """Return the batch that may be sent now, which stays in the queue until `taken`; None if no
+        batch may be sent. If a new epoch is due, begin it first."""
         if now < self.retry_at:
             return None
         if self._is_new_epoch_needed and not self.in_flight:
@@ -170,9 +172,9 @@ class PartitionQueue:
     def _is_full(self, now: float) -> bool:
         """Return whether no further batch may be in flight."""
         if now - self._acknowledged_at > _MAX_IDLE:
-            self._is_confirmed = False
-        # Brokers know a batch again while it is one of the last five: none may come after one that
-        # is sent again.
+            self._is_confirmed = False  # the leader may have forgotten the producer
+        # A broker recognizes a batch that is sent again only if it is one of the last five that
+        # were written, so no other batch may follow it before its response.
         is_alone = (
             self._identities is None
             or not self._is_confirmed
@@ -181,18 +183,19 @@ class PartitionQueue:
         return len(self.in_flight) >= (1 if is_alone else self._max_in_flight)
 
     def _numbered(self, identities: Identities) -> ProduceBatch | None:
-        """Return the next closed batch with its number; None while there is no id."""
+        """Return the next closed batch with its number; None while there is no id, while a batch of
+        the earlier epoch is in flight, and while a new epoch is due."""
         if not identities.is_known:
             return None
         if self._identity != identities.current:
             if self.in_flight:
-                return None  # those in flight are of the epoch before
+                return None  # the batches in flight are of the earlier epoch
             self._identity = identities.current
             self._next_sequence = self._expected_sequence = 0
             self._is_confirmed = False
             self._is_new_epoch_needed = self._has_unresolved = False
         elif self._is_new_epoch_needed:
-            return None  # something is in flight, or the coordinator has yet to give an epoch
+            return None  # a batch is in flight, or the coordinator has yet to give an epoch
         batch = self.closed[0]
         batch.stamp(*self._identity, self._next_sequence)
         return batch
@@ -223,8 +226,8 @@ class PartitionQueue:
 
     def put_back(self, batch: ProduceBatch, at: float) -> None:
         """Note that this attempt at the batch was not sent. The batch may be sent from `at` on,
-        unless it has ended. Its number is free again if no later one was used and the batch was
-        certainly not written; else the batch keeps it."""
+        unless it has ended. Its number is free again if no later number was used and the batch was
+        certainly not written; otherwise the batch keeps its number."""
         self.in_flight.remove(batch)
         self.retry_at = max(self.retry_at, at)
         has_last_number = (
@@ -283,8 +286,8 @@ class PartitionQueue:
             self._insert(batch)
 
     def _insert(self, batch: ProduceBatch) -> None:
-        """Put a batch among the retried ones, in the order of their numbers. Without numbers one is
-        in flight at a time, the oldest."""
+        """Put a batch among the retried ones, in the order of their numbers. Without numbers it is
+        put first: one batch is in flight at a time, the oldest."""
         if batch.base_sequence == NO_SEQUENCE:
             self.retried.insert(0, batch)
             return
@@ -294,12 +297,12 @@ class PartitionQueue:
         self.retried.insert(at, batch)
 
     def out_of_order(self, batch: ProduceBatch, at: float) -> None:
-        """Send the batch again from `at` on: the leader expected another number. It is that of a
-        batch before this one, which is not in the log yet or never will be; or the leader has lost
-        what it knew."""
+        """Send the batch again from `at` on: the leader expected another number. Either that is the
+        number of an earlier batch, which is not in the log yet or never will be; or the leader has
+        lost what it knew."""
         if self.is_next(batch) and not self._has_unresolved:
             if self._is_new_epoch_needed:
-                # No attempt at the batch can have been written: one before it was not.
+                # No attempt at this batch can have been written: a batch before it was not.
                 batch.is_maybe_written = False
             self._is_new_epoch_needed = True
         self.retry(batch, at)
@@ -310,8 +313,9 @@ class PartitionQueue:
         return not any(_is_before(other, batch) for other in others if other is not batch)
 
     def number_refused(self, batch: ProduceBatch, error: KafkaGroupError) -> None:
-        """In a transaction, fail a batch that the leader refuses for its number or epoch. After a
-        batch that has failed this is expected; else it is not known what the leader expects."""
+        """In a transaction, fail a batch that the leader refuses for its number or epoch. If an
+        earlier batch has failed, such a refusal follows from that; otherwise it is not known which
+        number the leader expects."""
         if not self._is_new_epoch_needed:
             self._has_unresolved = True
         self.failed(batch, error)
@@ -330,7 +334,7 @@ class PartitionQueue:
         self.retry(batch, at)
 
     def split(self, batch: ProduceBatch, halves: tuple[ProduceBatch, ...], at: float) -> None:
-        """Send two halves, which use the numbers of the batch, instead of it: it was too large."""
+        """Send the two halves of a batch that was too large instead of it. They use its numbers."""
         self.in_flight.remove(batch)
         self.retry_at = max(self.retry_at, at)
         sequence = batch.base_sequence
@@ -342,8 +346,8 @@ class PartitionQueue:
             self._insert(half)
 
     def expire(self, now: float, why: KafkaGroupError) -> list[ProduceBatch]:
-        """Fail the batches whose deadline has passed, and return them. What was never sent used no
-        number."""
+        """Fail the batches whose deadline has passed, and return them. Those in `open` and `closed`
+        have used no number, so the sequence continues without them."""
         expired = [b for b in self.batches() if b.deadline <= now and not b.has_ended]
         for batch in expired:
             if batch is self.open:
@@ -378,7 +382,7 @@ class PartitionQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the queue has no batch, and none is in flight."""
+        """Whether the queue has no batch, not even one in flight."""
         return not (self.in_flight or self.has_waiting)
 
 

@@ -1,8 +1,9 @@
 """The partitions of one topic, and how records without a partition are spread over them.
 
-Records with a key: as Java's producer, so that both write them to the same partition. Without:
-KIP-480 and KIP-794. One partition takes some kilobytes, then the next one is drawn, each the
-likelier the less it has to send; those without a leader are left out.
+The key determines the partition as in Java's producer, so that both write the same key to the same
+partition. Records without a key follow KIP-480 and KIP-794: one partition takes some kilobytes of
+them, then the next is drawn. The less a partition has to send, the likelier it is drawn. Partitions
+without a leader are not drawn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kafkagroup.wire.murmur2 import partition_of
 __all__ = ["TopicQueues"]
 
 _STICKY_BYTES = 16_384
-"""What one partition takes of the records without a key before the next is drawn: Java's default
+"""Bytes of records without a key that one partition takes before the next is drawn: Java's default
 `batch.size`, however large the batches are here."""
 
 
@@ -54,7 +55,8 @@ class TopicQueues:
         self.queues: list[PartitionQueue] = []
         """By partition number; empty as long as the number of partitions is not known."""
         self.available: Sequence[int] = ()
-        """The partitions that have a leader. If there is none, any partition is chosen."""
+        """The numbers of the partitions that have a leader. If none has, any partition may be
+        drawn."""
         self.unplaced: UnplacedRecords | None = None
         """The records that wait for the number of partitions."""
         self.awaiting_count = 0
@@ -76,14 +78,15 @@ class TopicQueues:
         return self.unplaced is not None or self.awaiting_count > 0
 
     def resize(self, count: int) -> None:
-        """Note the number of partitions. A smaller number than before changes nothing: the other
-        queues may have records."""
+        """Note the number of partitions. A smaller number than before changes nothing: the queues
+        beyond it may have records."""
         for number in range(len(self.queues), count):
             self.queues.append(self._create(self.name, number))
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
-        """Return the queue for a record of `size` bytes. The partitions must be known. Raises: what
-        the partitioner raises; ConfigurationError if it returns a partition that does not exist."""
+        """Return the queue for a record of `size` bytes. The number of partitions must be known.
+        Raises: what the partitioner raises; ConfigurationError if it returns a partition that does
+        not exist."""
         if self._partitioner is not None:
             number = self._partitioner(self.name, key, len(self.queues))
             if number is not None:
@@ -108,13 +111,16 @@ class TopicQueues:
         )
 
     def draw(self) -> int:
-        """Return the number of a partition for records without a key. The partitions must be
-        known."""
+        """Return the number of a partition for records without a key. The number of partitions
+        must be known."""
         numbers = self.available or range(len(self.queues))
         if len(numbers) == 1:
             return numbers[0]
         sizes = [self.queues[number].size for number in numbers]
         most = max(sizes)
+        # A partition's weight: how many bytes fewer than the fullest one it has, plus 1. The drawn
+        # number falls into its range, which is as long as the weight.
         ends = list(accumulate(most + 1 - size for size in sizes))
         drawn = self._random() * ends[-1]
+        # By default the last one: `random` may return 1.0.
         return next((n for n, end in zip(numbers, ends, strict=True) if drawn < end), numbers[-1])

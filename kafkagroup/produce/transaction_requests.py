@@ -1,4 +1,4 @@
-"""The requests of a transaction to its coordinator, and to that of a group."""
+"""The requests of a transaction to its coordinator, and to the coordinator of a group."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ __all__ = [
 
 
 def init_request(state: Transactions) -> InitProducerIdRequest:
-    """Return the request for the first epoch, or, as the owner of the present one, for the next
-    (KIP-360)."""
+    """Return the request for the first epoch; or, if the producer has one, for the next, as the
+    owner of the present epoch (KIP-360)."""
     return InitProducerIdRequest(
         transactional_id=state.transactional_id,
         transaction_timeout_ms=state.timeout_ms,
@@ -45,7 +45,7 @@ def init_request(state: Transactions) -> InitProducerIdRequest:
 def add_partitions_request(
     state: Transactions, partitions: Collection[TopicPartition]
 ) -> AddPartitionsToTxnRequest:
-    """Return the request to add partitions, in the versions for clients."""
+    """Return the request to add partitions, with the fields of the versions for clients."""
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=state.transactional_id,
         v3_and_below_producer_id=state.producer_id,

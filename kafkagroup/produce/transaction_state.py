@@ -137,7 +137,8 @@ class Call:
     timeout_ms: int | None = None
     """The timeout of the transaction to begin; None: that of the last one."""
     former_timeout_ms: int | None = None
-    """The timeout that the coordinator has now, if an epoch is requested only to change it."""
+    """The timeout that the coordinator has now, if an epoch is requested only to change it; else
+    None."""
 
 
 @frozen
@@ -187,18 +188,20 @@ class Transactions:
     number: int = 0
     """The number of the last transaction, from 1; 0 before the first."""
     begun_at: float = 0.0
-    """When the last transaction began."""
+    """When the last transaction began, on the loop's clock."""
     is_epoch_used: bool = False
     """Whether a transaction has begun in the present epoch."""
     needs_epoch: bool = False
     """Whether the next transaction needs another epoch: a request of an earlier one may still be
     executed, and would then be taken for one of the next."""
     call: Call | None = None
+    """The call that waits, except one that commits offsets; None if none waits."""
     wanted: frozenset[TopicPartition] = frozenset()
-    """Partitions to add by the next request: one request is in flight at a time."""
+    """Partitions for the next AddPartitionsToTxn: one is in flight at a time."""
     adding: frozenset[TopicPartition] = frozenset()
-    """The partitions of the request in flight."""
+    """The partitions of the AddPartitionsToTxn in `add_attempt`."""
     add_attempt: Attempt | None = None
+    """The attempt at AddPartitionsToTxn; None if all were answered."""
     added: frozenset[TopicPartition] = frozenset()
     """The partitions that the coordinator has added; from version 2 on, those that were attempted,
     as their leaders add them."""
@@ -207,8 +210,8 @@ class Transactions:
     attempted."""
     offset_commit: OffsetCommit | None = None
     doubtful_offsets: Mapping[tuple[str, TopicPartition], OffsetAndMetadata] = field(factory=dict)
-    """The offsets by group and partition of requests without a response, which may be executed
-    after a later one."""
+    """The offsets, by group and partition, of requests that got no response: such a request may be
+    executed after a later one."""
     attempt: Attempt | None = None
     """The attempt at InitProducerId or EndTxn; those at other requests are in `add_attempt` and
     `offset_commit`."""

@@ -3,9 +3,9 @@
 The rules that the state keeps:
 
 - A transaction is ended by EndTxn if a response has said that a partition or a group was added to
-  it, otherwise without a request. From version 2 on a partition or group counts as added once it
-  was attempted. Below version 2 only the response tells, so an abort first waits for the responses
-  to the requests that add.
+  it, otherwise without a request. From `transaction.version` 2 on a partition or group counts as
+  added as soon as the addition was attempted. Below version 2 only the response tells, so an abort
+  first waits for the responses to the requests that add.
 - A transaction commits only if no record or request of it has failed, and every request was
   answered.
 - An EndTxn without a response is repeated with the same outcome until it is answered.
@@ -106,12 +106,13 @@ the highest, 2^15 - 1, to fence the producer."""
 # The lowest and the highest version of each request.
 _INIT_VERSIONS = (0, 5)
 _OWNER_INIT_VERSIONS = (3, 5)
-"""From version 3 on InitProducerId names the present owner (KIP-360)."""
+"""From version 3 on InitProducerId names the present id and epoch, by which the coordinator checks
+that the request is the owner's (KIP-360)."""
 _ADD_PARTITIONS_VERSIONS = (0, 3)
-"""Version 4 and later are for brokers."""
+"""Later versions are for brokers."""
 _ADD_OFFSETS_VERSIONS = (0, 4)
 _OFFSETS_VERSIONS = (3, 4)
-"""Version 3 fences members of a group (KIP-447)."""
+"""From version 3 on TxnOffsetCommit fences members of a group (KIP-447)."""
 _END_VERSIONS = (0, 4)
 _EPOCH_ENDING_VERSIONS = (5, 5)
 """Of EndTxn and TxnOffsetCommit, from `transaction.version` 2 on."""
@@ -172,7 +173,7 @@ class _Step:
 
     def _begin_call(self, call: Call, *phases: Phase) -> bool:
         """Note a call that waits, and return True. If the producer has ended, fail the call with
-        its error, and return False.
+        the error that ended the producer, and return False.
 
         Raises: IllegalStateError while another call waits, and in a phase that is not in
         `phases`."""
@@ -301,9 +302,9 @@ class _Step:
 
     def _begin_with_former_timeout(self, attempt: Attempt, error: KafkaGroupError) -> bool:
         """Begin the transaction with the timeout that the coordinator has already; return whether
-        that was done. It is if the epoch was requested only for another timeout, the broker is
-        older than Kafka 2.5, which gives no next epoch, and this was the first attempt: an earlier
-        one, at another broker, may have begun an epoch."""
+        that was done. It is done only if the epoch was requested just for another timeout, the
+        broker is older than Kafka 2.5, which gives no next epoch, and this was the first attempt:
+        an earlier one, at another broker, may have begun an epoch."""
         call = self.state.call
         former = None if call is None else call.former_timeout_ms
         is_too_old = isinstance(error, UnsupportedVersionError)
@@ -323,8 +324,8 @@ class _Step:
         """Begin a transaction; the producer is READY."""
         call = self.state.call
         assert call is not None
-        # KAFKA-18227: in the same epoch the first record may be added to the last transaction, of
-        # which the markers are still being written.
+        # KAFKA-18227: in the same epoch a broker may add the first record to the transaction
+        # before, whose markers are still being written.
         is_upgrade = (
             call.version >= ENDS_EPOCH and not self.state.ends_epoch and self.state.is_epoch_used
         )
@@ -405,8 +406,8 @@ class _Step:
                 self._on_refusal(self._error(what, code, topic=tp.topic), action)
 
     def _on_add_lost(self, attempt: Attempt) -> None:
-        """The request got no response. Send it again if the coordinator may have executed it, or
-        may yet; or if it was not sent, and the transaction is still open."""
+        """The request got no response, or one without some of its partitions. Send it again if the
+        coordinator may have executed it, or may yet; or if the transaction is still open."""
         attempt = self._lost(attempt)
         if self.state.is_open or attempt.is_lost:
             self._set(add_attempt=self._again(attempt, TransactionAction.LOOK_UP))
@@ -530,7 +531,8 @@ class _Step:
         self._complete(commit.call, error)
 
     def _on_offsets_lost(self, commit: OffsetCommit) -> None:
-        """The request got no response: send it again, as in `_on_add_lost`."""
+        """The request got no response, or one without some of its partitions. Send it again if the
+        coordinator may have executed it, or may yet; or if the transaction is still open."""
         attempt = self._lost(commit.attempt)
         if attempt.is_lost and not commit.is_adding:
             doubtful = {(commit.group.group_id, tp): o for tp, o in commit.offsets.items()}
@@ -551,7 +553,7 @@ class _Step:
 
     def _on_record_failed(self, error: KafkaGroupError) -> None:
         if self.state.phase not in (Phase.IN_TRANSACTION, Phase.ABORTABLE_ERROR):
-            return
+            return  # a commit begins when all records have ended, and an abort drops them
         why = error.why if isinstance(error, NotWrittenError) else error
         code = why.code if isinstance(why, BrokerError) else ErrorCode.NONE
         match FAILED_RECORD_ACTIONS.get(code, TransactionAction.ABORT):
@@ -571,7 +573,7 @@ class _Step:
             self._fail(Phase.FENCED, error)
         elif (
             action is TransactionAction.FATAL
-            # From the look-up of the coordinator, whose errors have no action here.
+            # The look-up of the coordinator may raise this; no `action` comes with its errors.
             or code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         ):
             self._fail(Phase.FATAL, error)
@@ -645,8 +647,8 @@ class _Step:
             self._end()
 
     def _end(self) -> None:
-        """Send EndTxn, unless a request that adds is not answered: its response calls this again. A
-        transaction to which nothing was added has ended without EndTxn."""
+        """Send EndTxn, unless a request that adds is not answered: on its response `_end` is called
+        again. A transaction to which nothing was added ends without EndTxn."""
         if self.state.add_attempt is not None or self.state.offset_commit is not None:
             return
         if not (self.state.added or self.state.groups):
@@ -662,10 +664,12 @@ class _Step:
     def _on_end(self, attempt: Attempt, response: Any) -> None:
         state, code = self.state, response.error_code
         action = _action(END_TXN_ACTIONS, code, TransactionAction.FATAL)
-        # From version 2 on this code says that there is no transaction to commit, also after a
-        # request without a response: a repeated commit that was executed succeeds (KIP-890).
+        # From version 2 on this code says that there is no transaction to commit, also after an
+        # attempt without a response: if that attempt was executed, the repeated one succeeds
+        # (KIP-890).
         is_aborted = code == ErrorCode.INVALID_TXN_STATE and state.ends_epoch
-        # Not after a request without a response: that one may have committed the transaction.
+        # After an attempt without a response the code proves nothing: that attempt may have
+        # committed the transaction.
         is_abortable = action is TransactionAction.ABORT and not state.is_end_lost
         match action:
             case None:
@@ -719,7 +723,7 @@ class _Step:
     # ------------------------------------------------------------ requests
 
     def _on_request(self, event: RequestEvent) -> None:
-        """Handle an event of a request. One that is not awaited any more changes nothing."""
+        """Handle an event of a request. If the request is not awaited any more, change nothing."""
         state, token = self.state, event.token
         if isinstance(event, SendFailed) and state.awaits(token):
             self._set(trouble=str(event.error))
@@ -789,13 +793,14 @@ class _Step:
         return Attempt(send, is_lost=attempt.is_lost and code == ErrorCode.NONE)
 
     def _lost(self, attempt: Attempt) -> Attempt:
-        """Return the attempt after its request failed: lost, if it or an earlier one was sent."""
+        """Return the attempt without a response. It is lost if it, or an earlier one that was not
+        answered, was sent."""
         self._note_lost(attempt.is_in_flight)
         return evolve(attempt, is_in_flight=False, is_lost=attempt.is_uncertain)
 
     def _note_lost(self, is_lost: bool) -> None:
-        """Begin the next transaction in another epoch if a request got no response: below version 2
-        a broker would take it for one of the next transaction."""
+        """If a request got no response, begin the next transaction in another epoch: below version
+        2 a broker that executes the request late would take it for one of the next transaction."""
         if is_lost and not self.state.ends_epoch:
             self._set(needs_epoch=True)
 
@@ -896,7 +901,7 @@ class _Step:
 def _action(
     actions: Mapping[int, TransactionAction], code: int, other: TransactionAction
 ) -> TransactionAction | None:
-    """Return the reaction to an error code: that of the table, else `other`. None for success."""
+    """Return the reaction to an error code: that in `actions`, else `other`; None for success."""
     return None if code == ErrorCode.NONE else actions.get(code, other)
 
 
@@ -928,7 +933,8 @@ _SEVERITY = (
 def _worst(
     codes: Mapping[TopicPartition, int], actions: Mapping[int, TransactionAction]
 ) -> tuple[TopicPartition, int, TransactionAction | None]:
-    """Return the partition whose code has the gravest reaction, the code, and the reaction."""
+    """Return the partition whose code has the gravest reaction, the code, and the reaction. Of
+    several such partitions, the first in their order."""
     found = [
         (tp, code, _action(actions, code, TransactionAction.ABORT)) for tp, code in codes.items()
     ]

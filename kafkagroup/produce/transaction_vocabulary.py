@@ -1,10 +1,10 @@
 """Events and effects of a producer's transactions.
 
-Events are past tense, effects imperative. Each `Send` is answered once with `Replied`, `SendFailed`
-or `Refused`, after `Sent` if it may have reached the broker; perhaps not at all if its token is no
-longer current. An answer echoes the token of its effect, and changes nothing once the token is no
-longer current. Each call of the
-application has a number, which its `Complete` names.
+Events are past tense, effects imperative. A `Send` has a token, which its answer echoes. The token
+is current as long as the state awaits the answer (`Transactions.awaits`). A `Send` whose token
+stays current is answered once, with `Replied`, `SendFailed` or `Refused`; `Sent` comes before the
+answer if the request may have reached the broker. Any other `Send` may get no answer, and its
+answer changes nothing. Each call of the application has a number, which its `Complete` names.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class RecordFailed(BaseEvent):
 
 @frozen(kw_only=True)
 class EpochNeeded(BaseEvent):
-    """A batch that was sent has ended without a definite response: what may still arrive of it must
-    not be appended to a later transaction."""
+    """A batch that was sent has ended without a definite response. If the broker receives it late,
+    it must not append it to a later transaction."""
 
 
 @frozen(kw_only=True)
@@ -146,7 +146,7 @@ class Sent(BaseEvent):
 
 @frozen(kw_only=True)
 class Replied(BaseEvent):
-    """A request was answered, if only with an error code."""
+    """A request was answered, perhaps with an error code."""
 
     token: int
     response: Any
@@ -207,14 +207,16 @@ class Send:
     highest: int
     """The highest version that has the wanted effect."""
     lowest: int = 0
-    """The lowest version likewise; without one that the broker has, the request is `Refused`."""
+    """The lowest version that has it. If the broker has none of these versions, the request is
+    `Refused`."""
     attempts: int = 0
     """The attempts before this one, for the backoff."""
     awaits_markers: bool = False
     """Whether the last attempt was refused because the markers of the transaction before are still
     being written. That takes milliseconds, so the backoff is short."""
     needs_look_up: bool = False
-    """Whether the coordinator must first be looked up again: the last attempt failed there."""
+    """Whether the coordinator must first be looked up again: the last attempt failed at the one
+    that was known."""
 
 
 @frozen(kw_only=True)

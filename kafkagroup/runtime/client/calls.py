@@ -46,7 +46,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 _MAX_CONCURRENT = 64
-"""The limit of concurrent calls in `each`: each of them has requests in a broker's queue."""
+"""The limit of concurrent calls in `each`: more would only fill the brokers' request queues."""
 
 
 @define
@@ -108,8 +108,8 @@ class RetriedCalls:
         *,
         final: Collection[int] = (),
     ) -> T:
-        """Make one call: await `call` again and again until it returns, and return its result.
-        `deadline`, on the loop's clock, counts if it is before the end of the timeout.
+        """Make one call: await `call` again and again until it returns, and return its result. The
+        call ends at `deadline`, on the loop's clock, if that is before the end of the timeout.
 
         Raises, without a retry: errors that are not retriable, and a BrokerError with a code in
         `final`; ClusterChangedError; AuthenticationError if a broker refused the credentials, or
@@ -127,7 +127,7 @@ class RetriedCalls:
                 while True:
                     try:
                         result = await call(cluster)
-                        if troubles.ongoing:
+                        if troubles.ongoing:  # nearly always empty
                             troubles.succeeded(key, anyio.current_time())
                         return result
                     except BrokerError as error:
@@ -157,7 +157,7 @@ class RetriedCalls:
     ) -> dict[K, T | KafkaGroupError]:
         """Return each key's result, or the error that `one` would raise, in the order of keys.
         Raises: NotStartedError; ClosedError; IllegalStateError as `one`."""
-        # Both raise here, so that their errors are not those of each key.
+        # `one` calls both, too; but there their errors would become the results of the keys.
         self._check()
         self.opened()
         wanted = tuple(dict.fromkeys(keys))
@@ -188,8 +188,8 @@ class RetriedCalls:
         final: Collection[int] = (),
     ) -> tuple[K, ...]:
         """Change each key by `call`, and return the keys. `doing`: the name of the change, for the
-        error. Raises: ChangesRefusedError if a key was not changed, after the calls for all
-        keys."""
+        error. Raises: ChangesRefusedError, after the calls for all keys, if some keys were not
+        changed; otherwise as `each`."""
         return changed(doing, await self.each(keys, call, final=final))
 
 
@@ -220,8 +220,8 @@ class CallingService(Service):
     def __init__(
         self, options: CommonOptions, call_timeout: float, late_modules: Iterable[str] = ()
     ) -> None:
-        """`call_timeout` bounds each call with all its retries, in seconds. `late_modules` is
-        `afterwards` of `LateModules`."""
+        """`call_timeout` bounds each call with all its retries, in seconds. `late_modules`: the
+        modules that the calls import on first use (`afterwards` of `LateModules`)."""
         super().__init__(
             options.close_timeout,
             f"client_id={options.client_id!r}",

@@ -12,8 +12,8 @@ __all__ = ["connection_options"]
 def connection_options(
     options: CommonOptions, name: str, max_frame_bytes: int = MAX_FRAME_BYTES
 ) -> ClientOptions:
-    """Return the connection options of a client with these options. `name` is that of
-    `ClientOptions`."""
+    """Return the connection options of a client with these options. `name`: how log lines name the
+    client. `max_frame_bytes`: the limit of one response."""
     return ClientOptions(
         client_id=options.client_id,
         name=name,

@@ -54,7 +54,7 @@ class LateModules:
         self._to_start = (*_CONNECTION, *(_SASL if secured else ()), *to_start)
         self._afterwards = tuple(afterwards)
         self._job: Job[None] | None = None
-        """The import of `_afterwards`; None before it begins, and if no thread imports."""
+        """The job that imports `_afterwards`; None before it begins, and if no thread runs it."""
 
     async def import_first(self) -> None:
         """Import what the start needs."""
@@ -64,8 +64,8 @@ class LateModules:
             await job.wait()
 
     async def import_others(self) -> None:
-        """Import the other modules. Not before the client has connected: while a thread imports,
-        the loop runs up to 5 ms later after each wait, so that connecting would take longer."""
+        """Import the other modules. To be called when the client has connected: while a thread
+        imports, the loop runs up to 5 ms later after each wait, so connecting would take longer."""
         if self._afterwards:
             self._job, self._afterwards = _import_in_thread(self._afterwards), ()
         if self._job is not None and not self._job.has_ended:
@@ -94,8 +94,8 @@ def late_modules_of_member(options: GroupMemberOptions) -> LateModules:
 
 
 def _import_in_thread(names: Iterable[str]) -> Job[None] | None:
-    """Begin to import those modules that are not imported yet; return the job. None if all are
-    imported, or if the process can start no thread: then they are imported on first use."""
+    """Begin to import those of the modules that are not imported yet; return the job. None if all
+    are imported, or if the process can start no thread: then they are imported on first use."""
     late = [name for name in names if name not in sys.modules or name in _being_imported]
     if not late:
         return None

@@ -99,7 +99,7 @@ class Service(Explained, ABC):
         self._start_stack = ""
         """The stack of the `start()` call, if asyncio is in debug mode."""
         self._left_open = False
-        """Whether `run` was cancelled before `stop` was called."""
+        """Whether `run` was cancelled before a stop was requested."""
         self._failure: Exception | None = None
         """The error for `run` to raise."""
         self._opening: anyio.CancelScope | None = None
@@ -214,7 +214,7 @@ class Service(Explained, ABC):
         finally:
             _running_services.discard(self)
             self._stopped.set()
-            for call in self._pending_calls:
+            for call in self._pending_calls:  # those that `_close` has not cancelled
                 call.cancel()
         if self._failure is not None:
             # Raised here, outside the task group, which would wrap it.
@@ -256,6 +256,7 @@ class Service(Explained, ABC):
                 if deadline.cancelled_caught:
                     logger.warning("closed by force after %s s", self._close_timeout)
                 tasks.cancel_scope.cancel()
+        # If the start has failed, `run` still waits for both.
         self._opened.set()
         self._request_stop()
 
@@ -286,8 +287,8 @@ class Service(Explained, ABC):
             scope.cancel()
 
     def _spawn(self, tasks: TaskGroup, function: Callable[[], Awaitable[None]], name: str) -> None:
-        """Run a background task. Its error is raised by the user's next call, not in the task
-        group."""
+        """Run a background task. The application's next call raises its error; the task group does
+        not."""
         tasks.start_soon(self._guarded, tasks, function, name, name=f"kafkagroup {name}")
 
     async def _guarded(
@@ -315,7 +316,7 @@ class Service(Explained, ABC):
     @property
     def _is_ending(self) -> bool:
         """Whether a stop was requested, or `run` is being cancelled. At the end of `asyncio.run`
-        all tasks are cancelled, in any order."""
+        all tasks are cancelled in any order, so that other tasks may notice it before `run`."""
         task = self._run_task
         return self._stop_requested.is_set() or (
             task is not None and task.has_pending_cancellation()
@@ -374,8 +375,8 @@ class Service(Explained, ABC):
         await self._start_hosted(self._run_until_stopped)
 
     async def _start_hosted(self, run: Callable[[_Started], Coroutine[Any, Any, None]]) -> None:
-        """Execute `run` in a host task. Raises: the errors of `_open`; IllegalStateError if it was
-        started before."""
+        """Execute `run` in a host task. Raises: the errors of `_open`; IllegalStateError if the
+        client was started before."""
         status = _Started()
         self._is_hosted = True
         task = asyncio.create_task(run(status))

@@ -29,8 +29,8 @@ class AwaitingSeek:
         self._reporting.ensure_running()
 
     async def _report_all(self) -> None:
-        """Report them as one problem: without a reset policy, all partitions of a new group wait
-        for a seek."""
+        """Report all partitions as one problem: without a reset policy, each partition of a new
+        group waits for a seek."""
         while found := self._delivery.awaiting_seek():
             first, error = min(found, key=lambda item: item[0].tp)
             others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -38,7 +38,7 @@ class AwaitingSeek:
                 subject=f"reading {first.tp}{others}",
                 cause=str(error),
                 advice="remove the cause, then seek() to the offset to continue at",
-                has_own_finding=True,
+                has_own_finding=True,  # `health()` has one for each partition
             )
             self._troubles.failed("awaiting seek", self._clock(), problem)
             await anyio.sleep(_REPORT_INTERVAL)

@@ -28,7 +28,7 @@ class Batches(KeyValueGeneric[K_co, V_co]):
     async def __anext__(self) -> Batch[K_co, V_co]:
         try:
             return await self._wait()
-        except NotStartedError:  # a ClosedError, but a mistake of the application
+        except NotStartedError:  # a subclass of ClosedError, but a mistake of the application
             raise
         except ClosedError:
             raise StopAsyncIteration from None

@@ -1,7 +1,7 @@
 """Deadlines for leaving the group, and whether the consumer is closing.
 
-Leaving means: finish the records in flight, commit, call the rebalance listener, and send
-LeaveGroup. `stop` and `unsubscribe` both do that.
+To leave, the member finishes the records in flight, commits, calls the rebalance listener, and
+sends LeaveGroup. `stop` and `unsubscribe` both leave the group.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class CloseSequence:
     """The close sequence of one consumer. Times are on its loop's clock."""
 
     def __init__(self, timeout: float, leave_group: bool | None) -> None:
-        """`timeout`: the close timeout, in seconds."""
+        """`timeout`: the close timeout, in seconds. `leave_group`: see the field."""
         self.has_begun = False
         """Whether the consumer is closing or closed."""
         self.failure: Exception | None = None
         """Why the consumer closes, if the application has not requested it."""
         self.leave_group = leave_group
-        """Whether closing sends LeaveGroup; None: all but static members send it."""
+        """Whether leaving sends LeaveGroup; None: all but static members send it."""
         self.drain_deadline = math.inf
         """When the member stops waiting for the records in flight; inf while not leaving."""
         self.leave_deadline = math.inf

@@ -55,8 +55,8 @@ __all__ = ["Committer"]
 logger = logging.getLogger(__name__)
 
 _REPORT_VALIDITY = 1.0
-"""Seconds after the coordinator has reported a committed offset in which a member does not commit
-it again."""
+"""For this many seconds after the coordinator has reported a committed offset, a member does not
+renew it."""
 
 _REBALANCING = (
     "the group is rebalancing; commit again after the rebalance, for the partitions that are still"
@@ -106,8 +106,8 @@ class Committer:
         self._waiting_commit_count = 0
         """The number of `commit_delivered` calls that the application waits for."""
         self._committing: anyio.Lock
-        """Held while a commit is in flight. Set by `bind`: a constructor that creates it in a loop
-        would import anyio's backend there."""
+        """Held while a commit is in flight. Set by `bind`, not here: creating a lock in an event
+        loop imports anyio's backend, and the constructor may run in one."""
 
     def bind(self, group_offsets: GroupOffsets) -> None:
         """Send commits with `group_offsets`."""
@@ -117,7 +117,7 @@ class Committer:
     # ------------------------------------------------------------ lost partitions
 
     def note_lost(self, partitions: Collection[TopicPartition], reason: str) -> None:
-        """Note partitions before they are released against the application's will."""
+        """Note the loss of partitions, before they are released."""
         # With auto-commit, report only the loss of records in flight, unless a `commit()` waits.
         reports_all = self._waiting_commit_count > 0 or not self._options.enable_auto_commit
         delivery = self._delivery
@@ -149,8 +149,8 @@ class Committer:
             owned = self._delivery.owned
             partitions = (owned if among is None else among).values()
             for some in slices(await process_in_slices(_with_offsets, partitions)):
-                # Read now: the previous commit may have been that of a revocation, and while many
-                # partitions are committed, others may be released.
+                # Take the offsets only now: the previous commit may have been that of a revocation,
+                # and while many partitions are committed, others may be released.
                 if commits := of_processed(owned, some, is_automatic=self.is_automatic):
                     await self._commit(commits, deadline, note)
             await self._renew(partitions, max_age, deadline)
@@ -179,7 +179,7 @@ class Committer:
     async def _commit_owned(self, deadline: float, note: str) -> None:
         """Commit the processed offsets of the partitions that are owned now. If some are lost
         meanwhile, so that the commit fails, commit those of the others."""
-        # Without partitions that are assigned meanwhile: none of their records was delivered yet.
+        # Not those that are assigned meanwhile: none of their records was delivered yet.
         owned: Mapping[TopicPartition, OwnedPartition] = dict(self._delivery.owned)
         while True:
             owned, identity = self._still_owned(owned), self.member.identity
@@ -192,7 +192,8 @@ class Committer:
     def _still_owned(
         self, before: Mapping[TopicPartition, OwnedPartition]
     ) -> dict[TopicPartition, OwnedPartition]:
-        """Return the partitions that were owned throughout, not released and assigned again."""
+        """Return the partitions of `before` that were owned ever since, not released and assigned
+        again."""
         owned = self._delivery.owned
         return {tp: partition for tp, partition in before.items() if owned.get(tp) is partition}
 
@@ -229,14 +230,14 @@ class Committer:
         note: str = "",
     ) -> None:
         """Commit `offsets` by `deadline`, on the loop's clock. Offsets without metadata get `note`
-        as their metadata, unless the broker finds it too long.
+        as their metadata, unless the broker refuses the note as too long.
 
         Raises: what `prepare` and `send` raise.
         """
         await self.send(self.prepare(offsets), deadline, note)
 
     def prepare(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Sequence[Commit]:
-        """Return the commits of `offsets` in the present assignment, for `send`.
+        """Return the commits of `offsets` in the present assignment, to be passed to `send`.
 
         Raises: ConfigurationError without a group; CommitFailedError for partitions that are not
         owned, and for offsets below the floor of the assignment.
@@ -264,11 +265,11 @@ class Committer:
         partitions may be committed.
         """
         async with self._exclusive(deadline):
-            self.check(commits)  # all before any is committed
+            self.check(commits)  # all of them, before the first is committed
             for some in slices(commits):
                 await self._commit(some, deadline, note)
-            # Not each time, because an application may commit each record; but in a rebalance
-            # listener always, because the revoked partitions are released afterwards.
+            # Renew not in each call, because an application may commit each record; but always in a
+            # rebalance listener, because the revoked partitions are released afterwards.
             is_due = anyio.current_time() >= self._renewed_at + _RENEWAL_INTERVAL
             if is_due or self._is_in_callback():
                 await self._renew(self._delivery.owned.values(), self._max_age, deadline)
@@ -284,15 +285,15 @@ class Committer:
     def check_transaction(self, commits: Sequence[Commit]) -> None:
         """Check that the member may commit these now, with its present identity.
 
-        Raises: CommitFailedError while the group rebalances, and for partitions that were released
-        since `prepare_processed`.
+        Raises: CommitFailedError while the group rebalances, for partitions that were released
+        since `prepare_processed`, and for a member's offsets below the floor of the assignment.
         """
         self.check(commits)
         if not self.member.may_commit:
             raise CommitFailedError(_REBALANCING)
 
     def acknowledge(self, commits: Sequence[Commit]) -> None:
-        """Note that a transaction has committed these."""
+        """Note that a transaction has committed these offsets."""
         now = anyio.current_time()
         for commit in commits:
             if commit.is_assigned(self._delivery.owned):
@@ -335,8 +336,8 @@ class Committer:
             try:
                 await self._commit_part(part, deadline, note)
             except BrokerError as error:
-                # The positions in a deleted topic must not keep those in its successor from being
-                # committed.
+                # The positions in a deleted topic must not keep those in the topic that has
+                # replaced it from being committed.
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -364,7 +365,7 @@ class Committer:
                 member_commit.confirmed_until = await driver.confirm(
                     member_commit.offsets.keys(), deadline
                 )
-            # On the loop's clock.
+            # From the lease clock to the loop's.
             may_send_until = anyio.current_time() + member_commit.confirmed_until - self.lease_now()
             try:
                 acknowledged = await group_offsets.commit(
@@ -380,7 +381,8 @@ class Committer:
                 is_unconfirmed = self.lease_now() >= member_commit.confirmed_until
                 if not is_unconfirmed or anyio.current_time() >= deadline:
                     raise
-                member_commit.confirmed_until = math.inf  # else `is_current` raises its own error
+                # Else `is_current` would raise, because the confirmation has expired.
+                member_commit.confirmed_until = math.inf
                 if not member_commit.is_current():
                     raise
         now = anyio.current_time()
@@ -396,7 +398,8 @@ class Committer:
         return self.group_offsets
 
     def check(self, commits: Sequence[Commit]) -> None:
-        """Raises: CommitFailedError unless all are of the present assignment."""
+        """Raises: CommitFailedError unless all are of the present assignment; for a member, also if
+        one is below the floor."""
         check_assigned(commits, self._delivery.owned)
         # With `assign()`, no other member can have committed since: the application may rewind.
         if self.member.driver is not None:
@@ -413,7 +416,7 @@ class Committer:
         error is logged, and the next attempt follows `max_age` seconds later."""
         now, is_member = anyio.current_time(), self.member.commits_as_member
         renewed_by, self._renewed_at = now - max_age, now
-        # Otherwise each of a series of rebalances would commit what the member has just looked up.
+        # Without this, each of a series of rebalances would commit what the member has just read.
         reported_by = now - _REPORT_VALIDITY if is_member else now
         to_renew = partial(_to_renew, renewed_by, reported_by)
         for some in slices(await process_in_slices(to_renew, among)):
@@ -433,6 +436,8 @@ class Committer:
     async def _renew_part(
         self, part: Sequence[Commit], deadline: float, *, is_member: bool
     ) -> None:
+        """Commit these offsets again, which have one topic id for each topic name, except outdated
+        ones. Without membership, commit only those that the broker has deleted."""
         group_offsets = self.require_group()
         if not is_member:
             # Every consumer imports this module, and only those without a membership renew so.
@@ -444,8 +449,9 @@ class Committer:
             commit
             for commit in part
             if commit.is_assigned(owned)
-            and commit.owned.acknowledged is commit.offset
-            # With a deleted topic the coordinator deletes its offsets; its successor has others.
+            and commit.owned.acknowledged is commit.offset  # no later one since
+            # The coordinator deletes the offsets of a deleted topic; a topic that replaces it has
+            # others.
             and group_offsets.has_topic(commit.tp.topic, ids)
         ]
         if current:
@@ -462,7 +468,7 @@ class Committer:
         return {tp: o for tp, o in owned.items() if not o.revoked}
 
     async def auto_commit(self, report: Callable[[BrokerError], None]) -> None:
-        """Commit processed records at each `auto_commit_interval`. `report` is called with a
+        """Commit processed records every `auto_commit_interval`. `report` is called with each
         BrokerError that is not retriable. Raises: FencedError, and other errors that end the
         consumer."""
         while True:
@@ -477,7 +483,7 @@ class Committer:
             except CommitFailedError as error:
                 logger.warning("auto-commit: %s", error)
             except RETRIED_ERRORS as error:
-                # If it lasts, the connection logs a warning.
+                # No warning here: the connection warns of an error that lasts.
                 logger.info("auto-commit: %s", error)
             except BrokerError as error:
                 if error.retriable:
@@ -502,7 +508,8 @@ class _MemberCommit(GroupCommit):
     note: str
     """The metadata of offsets without any."""
     confirmed_until: float = math.inf
-    """Until when it may be sent, on the lease clock, as the driver has confirmed."""
+    """Until when it may be sent, on the lease clock, as the driver has confirmed; infinity if no
+    confirmation expires."""
 
     @property
     def generation_id(self) -> int:

@@ -28,7 +28,7 @@ class CurrentMember:
         self.identity: Identity = NO_MEMBER
         """The generation that was applied last, and the member's ids."""
         self.protocol: MembershipProtocol[Any]
-        """The protocol of the members; that of the next one while there is none. The engine sets
+        """The protocol of the member, or of the next one while there is none. The engine sets
         it."""
         self.is_stable = False
         """Whether a generation is current and its assignment applied."""
@@ -85,7 +85,7 @@ class CurrentMember:
 
     def is_in_generation(self, generation_id: int) -> bool:
         """Return whether this generation is the member's current one. Under KIP-848: whether the
-        member has an assignment, as a new epoch alone does not change it."""
+        member has an assignment, because a new epoch alone does not change the assignment."""
         return self.driver is not None and self.driver.member.is_current(generation_id)
 
     @property

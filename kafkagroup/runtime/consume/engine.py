@@ -122,15 +122,15 @@ class Engine(FetchControl):
         self._session.bind_logins(self._cluster.logins)
         if self._options.group_id is not None and self._options.enable_auto_commit:
             session = self._session
-            # As a refusal, which is raised once a minute: while an ACL is missing, each auto-commit
-            # fails.
+            # Reported as a refusal, which is raised at most once a minute: while an ACL is missing,
+            # each auto-commit fails.
             report = partial(session.errors.report_refusal, about="auto-commit")
             self._spawn(partial(session.committer.auto_commit, report), "auto-commit")
 
     async def leave(self) -> None:
         """Leave the group, to close."""
         self._session.begin_close()
-        # Credentials that were refused may be accepted by now.
+        # Allow logins again: credentials that were refused may be accepted by now.
         self._cluster.logins.suspended = None
         await self.unsubscribe("the consumer was closed")
 
@@ -166,9 +166,9 @@ class Engine(FetchControl):
         *,
         may_join: bool = True,
     ) -> None:
-        """Consume these topics. `pattern`: the one that they match; None if the application named
-        them. `may_join`: whether to join now if the last member has ended; otherwise an expelled
-        one joins again when the application polls."""
+        """Consume these topics. `pattern`: the pattern that they match; None if the application
+        named them. `may_join`: whether to join now if the last member has ended. If not, and it was
+        expelled, the next poll of the application joins again."""
         self.topic_watch.end_nothing_to_consume()
         self.topic_watch.subscribe(topics, pattern)
         self.topic_watch.check()
@@ -190,7 +190,7 @@ class Engine(FetchControl):
     async def subscribe_by_pattern(self, pattern: re.Pattern[str]) -> None:
         """Consume the topics whose whole name matches, existing and future ones."""
         if self._session.member.protocol.coordinator_assigns:
-            # The coordinator matches, and assigns what matches.
+            # The coordinator matches the topics, and assigns their partitions.
             await self._subscribe(frozenset(), pattern)
         else:
             matching = await self.topic_watch.list_matching(pattern)
@@ -202,8 +202,8 @@ class Engine(FetchControl):
         await self.new_partitions.wait_for_proof()
 
     def _is_subscribed(self, topics: frozenset[str], pattern: re.Pattern[str]) -> bool:
-        """Whether a member is subscribed to these already: `_follow_metadata` has subscribed it
-        while the topics were listed. Another request would only make it join twice."""
+        """Whether a member is subscribed to these topics already: `_follow_metadata` may have
+        subscribed it while they were listed. Another request would only make it join twice."""
         subscriber, driver = self.subscriber, self._session.member.driver
         is_member = driver is not None and not driver.closed.is_set()
         return is_member and (subscriber.topics, subscriber.pattern) == (topics, pattern)
@@ -226,7 +226,7 @@ class Engine(FetchControl):
 
     async def unsubscribe(self, reason: str) -> None:
         """Finish the records in flight, commit, leave the group, and own nothing."""
-        # A cooperative member revokes unsubscribed topics only: without topics, everything.
+        # A cooperative member revokes only what is not subscribed: without topics, everything.
         self.topic_watch.subscribe(frozenset())
         self._released.forget(self.subscriber.subscribes)
         session = self._session
@@ -339,7 +339,7 @@ class Engine(FetchControl):
         if driver is not None and not driver.closed.is_set():
             session.member.is_void = True
             delivery.revoke(list(delivery.owned))
-            # Without a request to leave: the group there does not know this member.
+            # Without LeaveGroup: the group in the adopted cluster does not know this member.
             driver.leave(reason, leave_group=False, lost=True)
         else:
             owned = sorted(delivery.owned.items())
@@ -354,7 +354,7 @@ class Engine(FetchControl):
         session.notify()
 
     def _own_all(self) -> None:
-        """Own all partitions of the topics, without a group."""
+        """Without a group: own all partitions of the subscribed topics, and no others."""
         metadata, owned = self._cluster.metadata, self._delivery.owned
         counts = metadata.partition_counts(self.subscriber.topics)
         partitions = {TopicPartition(t, p) for t, n in counts.items() for p in range(n)}
@@ -392,7 +392,7 @@ class Engine(FetchControl):
         self.wake()
 
     async def _follow_metadata(self) -> None:
-        """Follow a change of the metadata."""
+        """React to a change of the metadata: to new leaders, topics and partitions."""
         self.on_partitions_added()
         matching = await self.topic_watch.changed_match()
         if matching is not None:

@@ -53,7 +53,8 @@ class _Refusal:
 
     @property
     def is_next(self) -> bool:
-        """Whether all records that were fetched before it are delivered, or dropped by a reset."""
+        """Whether all records that were fetched before the refusal are delivered, or were dropped
+        by a reset."""
         return self.owned.position >= self.offset or self.owned.fetch_offset < self.offset
 
 
@@ -70,7 +71,8 @@ class ErrorChannel:
         self._of_partitions: list[tuple[OwnedPartition, Exception]] = []
         """Each is raised by one call only, after the records that were fetched before it."""
         self._refusals: dict[tuple[Hashable, int], _Refusal] = {}
-        """What is refused, and the error code -> the refusal to raise."""
+        """What is refused (`about` of `refuse_partition`), and the error code -> the refusal to
+        raise."""
         self._raised_at: dict[tuple[Hashable, int], float] = {}
         """What is refused, and the error code -> when that was last raised, on the loop's clock.
         Entries older than a minute are dropped."""
@@ -120,13 +122,13 @@ class ErrorChannel:
         """Report that a broker refuses a request about a partition, which the client repeats.
 
         `about`: what is refused, either the partition or, for several partitions together, what
-        they have in common, such as their broker. Each pair of it and an error code is raised once
-        a minute at most.
+        they have in common, such as their broker. Each pair of an `about` and an error code is
+        raised once a minute at most.
         """
         is_new = owned.refusal is None
         owned.refusal = error
         if is_new:
-            self._on_error()  # a call that waits for the position calls `raise_without_position`
+            self._on_error()  # a call that waits for the position wakes, and raises the refusal
         key = about, error.code
         known = self._refusals.get(key)
         if (known is None or known.is_outdated) and self._may_raise(key):
@@ -134,8 +136,8 @@ class ErrorChannel:
             self._on_error()
 
     def report_refusal(self, error: BrokerError, about: Hashable) -> None:
-        """Let the application's next call raise a refusal that is not a partition's. `about` says
-        what is refused. Each pair of it and an error code is raised once a minute at most."""
+        """Let the application's next call raise a refusal that is not a partition's. `about`: what
+        is refused. Each pair of an `about` and an error code is raised once a minute at most."""
         key = about, error.code
         if self._may_raise(key):
             self._raised_at[key] = anyio.current_time()
@@ -185,7 +187,7 @@ class ErrorChannel:
             for tp, owned in self._without_position.items()
             if owned.is_without_position and not owned.revoked
         }
-        # A rebalance listener that still runs may seek.
+        # Not those for which a rebalance listener still runs: it may seek.
         unsought = [o for o in self._without_position.values() if not o.awaits_listener]
         if unsought:
             raise no_position(unsought)

@@ -1,4 +1,4 @@
-"""Builds fetch requests from the state of a fetch session, and reads responses by topic name."""
+"""Builds fetch requests from the state of a fetch session; finds the topic names in responses."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def partitions_of(
     response: FetchResponse, topic_ids: Mapping[str, UUID]
 ) -> Iterator[tuple[TopicPartition, PartitionData, TopicEvidence]]:
     """Yield the partitions of a response, each with what it proves of the topic's id if it has no
-    error. `topic_ids`: those in the request, by name."""
+    error. `topic_ids`: those in the request, by name; a topic with another id gets the name ""."""
     names = {topic_id: name for name, topic_id in topic_ids.items()}
     for topic in response.responses:
         name = topic.topic or names.get(topic.topic_id, "")

@@ -51,7 +51,8 @@ _MAX_BLOCKED = 0.001
 
 _SMALL_RESPONSE = 65_536
 """Bytes of records that the application processes in less time than a request takes. After a larger
-response the next request is sent first, so that the broker works meanwhile."""
+response the next request is sent before the application runs, so that the broker works
+meanwhile."""
 
 _MAX_REPLICA_REFUSALS = 2
 """How often in a row a replica fails to serve a partition before the partition is read from its
@@ -103,11 +104,14 @@ class ResponseHandler:
         ends: dict[TopicPartition, int],
         node: Node,
     ) -> ResponseProcessing:
-        """Process the response to `fetch` from `node`, and note the ends of the logs in `ends`.
-        Raises: TransportError if the response as a whole has an error."""
+        """Process the response to `fetch` from `node`. `ends`: the ends of the logs that responses
+        in the same fetch session have reported; those in this response are added to it.
+
+        Raises: TransportError if the response as a whole has an error.
+        """
         if response.error_code:
             self._raise_error_of_all(fetch, response.error_code, node)
-        if self._troubles.ongoing:
+        if self._troubles.ongoing:  # nearly always empty
             self._troubles.succeeded(("fetch from", node.node_id), self._clock())
         is_stale, is_empty, received = False, True, 0
         unread, since = self._delivery.unread_bytes, self._clock()
@@ -132,7 +136,7 @@ class ResponseHandler:
             if data.error_code and leaders.add(self._cluster.metadata, tp, data.current_leader):
                 continue
             found = yield from self._read(tp, data)
-            # Other tasks ran meanwhile: the position may have changed.
+            # Other tasks may have run meanwhile, and changed the position.
             if fetch.find(tp) is owned:
                 topic_id = fetch.topic_ids[tp.topic]
                 if data.error_code in REFUSED_TOPIC_ID and self._is_leader(tp, node.node_id):
@@ -177,7 +181,8 @@ class ResponseHandler:
         self, owned: OwnedPartition, node_id: int, error: Exception | None = None
     ) -> bool:
         """Fetch from the leader again if the partition is fetched from this replica; return whether
-        it was. `error`: why the replica does not serve it; None if only its time has passed."""
+        it was. `error`: why the replica does not serve the partition; None if the time to fetch
+        from the replica has passed."""
         replica = owned.replica
         if replica is None or replica.node_id != node_id:
             return False
@@ -188,8 +193,8 @@ class ResponseHandler:
         return True
 
     def _count_replica_refusal(self, owned: OwnedPartition, node_id: int, error: Exception) -> None:
-        """Read from the leader for a while, if replicas have not served the partition for so often
-        that the next one would not either."""
+        """Count that a replica has not served the partition. If too many in a row have not, read
+        from the leader for a while."""
         replica = owned.replica_choice()
         refusals = replica.count_refusal()
         # A timeout has already lasted as long as an application should wait.
@@ -247,7 +252,8 @@ class ResponseHandler:
         if data.error_code:
             error = BrokerError(data.error_code)
             if self.forget_replica(owned, node_id, error) or self._is_follower(owned, node_id):
-                # Ask the leader first: a follower may lag behind, or no longer be a replica.
+                # The error is not final before the leader responds: a follower may lag behind, or
+                # no longer be a replica.
                 self._back_off(owned)
                 return False
             return self._act_on(owned, data.error_code, node_id)
@@ -258,7 +264,7 @@ class ResponseHandler:
         if replica is not None and replica.refusal_count and replica.node_id == node_id:
             replica.refusal_count = 0
             self._troubles.succeeded(("replica", owned.tp), self._clock())
-        if self._troubles.ongoing:
+        if self._troubles.ongoing:  # nearly always empty
             self._troubles.succeeded(("fetch", owned.tp), self._clock())
             self._refusals.end(owned)
         batches, damage = found
@@ -310,12 +316,12 @@ class ResponseHandler:
         if action is FetchAction.RAISE:
             self._refusals.refuse(owned, error)
             self._back_off(owned)
-            # This client does not know the error codes of newer brokers: they may be about leaders.
+            # A newer broker may send a code that this client does not know: it may mean that the
+            # leader has changed.
             return code not in FETCH_ACTIONS
         self._back_off(owned)
         if action is FetchAction.RESET:
-            # Only once all buffered records are delivered: they are valid, and a reset would drop
-            # them.
+            # Not before all buffered records are delivered: a reset would drop these valid records.
             is_delivered = owned.position == owned.fetch_offset
             if is_delivered and self._is_leader(owned.tp, node_id):
                 owned.is_out_of_range = True

@@ -38,8 +38,8 @@ class FetchSources:
         self._refreshing = CoalescingTask(spawn, self._try_refresh, "metadata for fetching")
 
     def refresh(self) -> None:
-        """Refresh the metadata in a task of its own: the broker that gets this request may not
-        respond, while the brokers that are fetched from do."""
+        """Refresh the metadata in a task of its own, so that fetching does not wait: the broker
+        that gets this request may not respond, while the brokers that are fetched from do."""
         self._refreshing.ensure_running()
 
     def find_leaders(self) -> None:
@@ -48,8 +48,8 @@ class FetchSources:
             self._finding_leaders.ensure_running()
 
     def lanes(self, owned: Collection[OwnedPartition]) -> set[tuple[int, int]]:
-        """Return the lanes of these partitions whose brokers are known: node id, and number of the
-        lane."""
+        """Return the lanes of these partitions, as node id and number of the lane; without those of
+        brokers that the metadata does not have."""
         nodes = self._cluster.metadata.nodes
         return {lane for lane in map(self.lane_of, owned) if lane[0] in nodes}
 
@@ -69,8 +69,9 @@ class FetchSources:
         return replica.node_id if is_present and self._clock() < replica.expires_at else leader
 
     def rack_for(self, owned: Collection[OwnedPartition], rack: str | None) -> str:
-        """Return the rack to name in a request for these partitions; "" if one of them is read from
-        its leader because replicas do not serve it: the leader would name such a replica again."""
+        """Return the rack to name in a request for these partitions; "" without a `rack`, and if a
+        partition is read from its leader because replicas do not serve it: the leader would name
+        such a replica again."""
         if not rack:
             return ""
         now = self._clock()
@@ -103,8 +104,8 @@ class FetchSources:
         return next(self._cluster.metadata.without_leader(self._delivery.owned), None) is None
 
     async def _find_leaders(self) -> None:
-        """Request metadata while an owned partition has no leader: during an election, no other
-        task requests it before the metadata is old."""
+        """Request metadata while an owned partition has no leader. Other tasks request it only when
+        it is old, and an election takes less time."""
         pauses, troubles = RetryBackoff(self._cluster.options), self._cluster.troubles
         while not self._all_have_leaders():
             if (problem := self._leaderless_problem()) is not None:

@@ -73,22 +73,24 @@ _NO_REQUEST = FetchOutcome(is_metadata_stale=False, is_empty=False)
 
 @define(eq=False)
 class _ImmediateFetches:
-    """The immediate fetches from one broker."""
+    """The immediate fetches from one broker, over the second connection."""
 
     fetching: CoalescingTask
+    """Sends the fetches."""
     closing: CoalescingTask
+    """Closes the connection after a while without use."""
     is_woken: bool = False
-    """Whether there may be partitions that the task has not checked."""
+    """Whether there may be partitions that `fetching` has not checked."""
     used_at: float = -math.inf
-    """When the connection was last used."""
+    """When the connection was last used, on the loop's clock."""
 
     def wake(self) -> None:
-        """Have the task check all partitions, once more if it already runs."""
+        """Have `fetching` check all partitions, once more if it already runs."""
         self.is_woken = True
         self.fetching.ensure_running()
 
     def begin_round(self) -> None:
-        """Note that the task checks all partitions now."""
+        """Note that `fetching` checks all partitions now."""
         self.is_woken = False
 
     def note_use(self, now: float) -> None:
@@ -119,7 +121,8 @@ class Fetcher:
         self._timeout = cluster.options.request_timeout
         self._attempt_timeout = part_of(self._timeout)
         """How many seconds a response may take beyond the time for which the broker may hold the
-        request. Then the request is sent again over a new connection: this one may be dead."""
+        request. After that the request is sent again over a new connection: the old one may be
+        dead."""
         self._slow: set[tuple[int, str]] = set()
         """Node id and connection id of each connection on which a fetch took longer than
         `_attempt_timeout`. The next fetch there gets the whole `_timeout`: the broker may be slow,
@@ -182,8 +185,8 @@ class Fetcher:
     # ------------------------------------------------------------ which partitions
 
     def _ready(self, room: int, valid: Collection[OwnedPartition]) -> list[OwnedPartition]:
-        """Return the partitions that may be fetched now, if `room` (bytes) is left, those with the
-        fewest buffered bytes first."""
+        """Return the partitions that may be fetched now, with `room` bytes left in the buffers:
+        those with the fewest buffered bytes first."""
         return partitions_to_fetch(
             valid,
             self._clock(),
@@ -209,12 +212,12 @@ class Fetcher:
         early_pauses = RetryBackoff(self._cluster.options)
         session = FetchSession()
         base = wait = self._options.fetch_max_wait
-        longest = max(base, _MAX_EXTENDED_WAIT)
+        longest = max(base, _MAX_EXTENDED_WAIT)  # less after a timeout, see below
         adoption_count = self._cluster.identity.adoption_count
         while True:
             if adoption_count != self._cluster.identity.adoption_count:
                 adoption_count = self._cluster.identity.adoption_count
-                session.reset()  # it was of the earlier cluster
+                session.reset()  # it is a session of the earlier cluster
             self._return_to_leaders(node_id)
             # Read first: a wake-up while the partitions are checked must end the wait below.
             woken, wake_count = self._woken, self._wake_count
@@ -224,7 +227,7 @@ class Fetcher:
             )
             valid = await process_in_slices(self._sources.valid, in_lane)
             if len(valid) < len(in_lane):
-                self._engine.look_up_positions()  # which also has positions validated
+                self._engine.look_up_positions()  # this validates positions, too
             room = self._budget.long_poll_size(
                 buffered=self._delivery.buffered_bytes,
                 unread=self._delivery.unread_bytes,
@@ -253,8 +256,8 @@ class Fetcher:
                     await early_pauses.wait()
                 else:
                     early_pauses.reset()
-                # Wait longer while the broker has nothing new. An empty response does not show that
-                # if immediate fetches were sent meanwhile: they may have got the new records.
+                # Wait longer while the broker has nothing new. If immediate fetches were sent
+                # meanwhile, an empty response does not show that: they may have got new records.
                 wait = 2 * wait if outcome.is_empty and not self._used_since(node_id, now) else base
             except RETRIED_ERRORS as error:
                 session.reset()  # the broker may have processed the request, or not
@@ -270,8 +273,9 @@ class Fetcher:
         """Return how long a broker may hold a long poll, in seconds: `wait`, but only
         `fetch_max_wait` if new records might not end the long poll."""
         base = self._options.fetch_max_wait
-        # Partitions that are left out are in the next long poll at the earliest; and not every
-        # follower responds to a held long poll when records arrive.
+        # New records of partitions that this long poll leaves out do not end it. Nor may those of a
+        # partition that is fetched from a follower: some followers do not respond until the wait
+        # has passed.
         choices = (o.replica for o in in_lane)
         are_all_leaders = all(choice is None or choice.node_id < 0 for choice in choices)
         requests_all = len(ready) == len(in_lane) and are_all_leaders
@@ -336,8 +340,8 @@ class Fetcher:
         immediate.wake()
 
     def _left_out(self, owned: Collection[OwnedPartition]) -> list[OwnedPartition]:
-        """Return the fetchable partitions that their lane's long poll in flight leaves out. Long
-        polls adopt what they request already."""
+        """Return the fetchable partitions that their lane's long poll in flight leaves out. A long
+        poll adopts the partitions that it requests already (`_adopt`)."""
         return [
             o
             for o in owned
@@ -468,13 +472,13 @@ class Fetcher:
             current_id = topic.topic_id
             topic_id = owned.requested_id(current_id)
             known = ids.setdefault(name, topic_id)
-            if known is not topic_id and known != topic_id:
+            if known is not topic_id and known != topic_id:  # `is` first: comparing UUIDs is slow
                 continue
-            # The metadata of another topic has another leader epoch.
+            # The leader epochs of a topic with another id are not comparable.
             leader = None if owned.is_of_other_topic(current_id) else metadata.leader(owned.tp)
             if leader is not None:
-                # Now, not with the response: what this leader returns needs no validation by its
-                # own epoch.
+                # Noted with the request: a position after records of this leader needs no
+                # validation in the leader's epoch.
                 owned.checked_epoch = leader.leader_epoch
             entries[owned.tp] = FetchPartition(
                 partition=owned.tp.partition,
@@ -502,8 +506,8 @@ class Fetcher:
         wait: float,
         process: Callable[[FetchResponse], ResponseProcessing],
     ) -> FetchOutcome:
-        """Send a fetch of up to `room` bytes, and call `process` with the response; return its
-        outcome."""
+        """Send a fetch of up to `room` bytes, which the broker may hold for `wait` seconds. Process
+        the response by `process`; return the outcome. Raises: the errors of the request."""
         slices: Slices[FetchOutcome] | None = None
 
         def begin(response: FetchResponse) -> None:

@@ -104,7 +104,7 @@ class Health:
 
     findings: tuple[HealthFinding, ...] = ()
     notes: tuple[str, ...] = field(factory=uncompiled.notes)
-    """What should be known of this process and is no problem: that kafkagroup is not compiled."""
+    """What an operator should know, although it is no problem: that kafkagroup is not compiled."""
 
     @property
     def healthy(self) -> bool:
@@ -124,8 +124,10 @@ class _Mark:
     """A partition's state when a check last saw progress."""
 
     processed: int
+    """The offset after the last processed record."""
     lag: int
     seen_at: float
+    """The time of that check."""
 
 
 class Checkup:
@@ -134,10 +136,11 @@ class Checkup:
     def __init__(self, loop_delay: LoopDelay) -> None:
         self._loop_delay = loop_delay
         self._unjoined: tuple[int, float] | None = None
-        """The generation at the first check without a stable one, and the time of that check."""
+        """The member's generation, if the last check found it not stable, and the time of the first
+        check that did; None if it was stable."""
         self._marks: dict[OwnedPartition, _Mark] = {}
         self._progress_at = float("-inf")
-        """When a check last saw progress of any partition."""
+        """The time of the last check that saw progress of any partition."""
 
     def check_loop(self, most: float | None) -> Iterator[HealthFinding]:
         """Find an event loop that was late by more than `most` seconds; None: by more than the
@@ -150,7 +153,7 @@ class Checkup:
     def check_membership(
         self, now: float, driver: RunningMember, *, is_stable: bool, joining_after: float
     ) -> Iterator[HealthFinding]:
-        """Find missing heartbeats, and rebalances that take longer than `joining_after` seconds.
+        """Find missing heartbeats, and rebalances that take `joining_after` seconds or longer.
         `is_stable`: whether the generation is stable and its assignment is applied."""
         if is_stable:
             self._unjoined = None
@@ -173,7 +176,7 @@ class Checkup:
         """Find partitions that are stalled for `stalled_after` seconds, except paused ones."""
         marks = {}
         for one in owned:
-            lag = one.lag  # read once: this may be another thread
+            lag = one.lag  # read once: another thread may change it
             if lag is None or one.paused or one.revoked:
                 continue
             mark = self._marks.get(one)
@@ -221,8 +224,8 @@ def health_of_consumer(
             joining_after=options.rebalance_timeout if joining_after is None else joining_after,
         )
     findings += _check_awaiting_seek(session.delivery)
-    # A copy, as the loop may change it: this may be another thread. Only `copy` is atomic without a
-    # GIL.
+    # A copy: this may be another thread than that of the loop, which changes `owned`. Without a GIL
+    # only `copy` is atomic.
     owned = tuple(session.delivery.owned.copy().values())
     findings += _check_brokers(now, owned)
     if stalled_after is None:

@@ -10,7 +10,7 @@ __all__ = ["FetchControl"]
 
 
 class FetchControl(Protocol):
-    """Starts what follows when a partition has changed. None of its functions waits."""
+    """What the parts of a consumer call when a partition has changed. No method waits."""
 
     def wake(self) -> None:
         """Have the fetcher and the waiting tasks check again: there may be more to fetch."""

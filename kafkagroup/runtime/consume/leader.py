@@ -66,7 +66,7 @@ class Leader:
         self._session = session
         self._cluster = cluster
         self._computed_generation = -1
-        """The generation that this member computed the assignment of."""
+        """The last generation whose assignment this member computed; -1 before the first."""
         self._partition_counts: dict[str, int] = {}
         """Topic -> the number of partitions that the assignment was computed from."""
         self._racks: Racks = {}
@@ -112,8 +112,8 @@ class Leader:
 
     async def _replica_racks(self) -> Racks:
         """Return the racks of all replicas in the current metadata; empty if no member has a rack.
-        If they have not changed, this is `_racks` itself. Repeats the work if other tasks have
-        changed what it was based on."""
+        If they have not changed, return `_racks` itself. If other tasks change what the racks are
+        computed from meanwhile, compute them again."""
         while self._has_racks:
             metadata, watched, before = self._cluster.metadata, self.watched_topics, self._racks
             size = _PARTITION_COST * sum(metadata.partition_counts(watched).values())
@@ -126,7 +126,8 @@ class Leader:
         return {}
 
     async def compute(self, assignor: Assignor, work: Compute) -> dict[str, bytes]:
-        """Assign the partitions of every topic that any member subscribes to."""
+        """Assign the partitions of every topic that any member subscribes to. Return member id ->
+        encoded assignment."""
         size = sum(map(len, work.members.values()))
         subscriptions = await self.watch_topics_of(work.members)
         size += _PARTITION_COST * sum(self._partition_counts.values())
@@ -159,7 +160,8 @@ class Leader:
         return subscriptions
 
     def assign_now(self, assignor: Assignor, work: Compute) -> dict[str, bytes]:
-        """As `compute`, after `watch_topics_of`, without a wait and without loads."""
+        """Compute the assignment as `compute` does, but without waiting, and without loads. The
+        caller has awaited `watch_topics_of`."""
         subscriptions, _ = _subscriptions(work.members)
         spec = _spec(assignor, subscriptions, work, self._partition_counts, self._racks, {})
         return _encoded(
@@ -167,16 +169,17 @@ class Leader:
         )
 
     def note_computed(self) -> None:
-        """Note that this member computed the assignment of its generation."""
+        """Note that this member has computed the assignment of its present generation."""
         if self._session.member.driver is not None:
             self._computed_generation = self._session.member.driver.member.generation_id
 
     def _user_data_of(self, work: Compute) -> dict[str, bytes | None]:
+        """Return member id -> the user data of its assignment; None if it has none."""
         return {m: self._assignment_user_data(work.instance_ids.get(m)) for m in work.members}
 
     def _assignment_user_data(self, instance_id: str | None) -> bytes | None:
-        """Return the user data of a member's assignment. A static leader's own has the
-        partition counts, to compare with when it returns (KIP-814)."""
+        """Return the user data of a member's assignment: for this member, if it is static, the
+        partition counts, to compare with when it returns (KIP-814); for others, None."""
         if instance_id is None or instance_id != self._session.options.group_instance_id:
             return None
         return encode_partition_counts(self._partition_counts)
@@ -208,11 +211,11 @@ class Leader:
             < len(self.watched_topics)
         ):
             # With claims every member computes the assignment, so all need the same metadata.
-            # Otherwise refresh only for unknown topics: the whole group waits for the response, and
-            # partitions that were added since the last refresh are noticed at the next one.
+            # A leader refreshes only for unknown topics, as the whole group waits for the response.
+            # It notices partitions that were added since the last refresh at the next one.
             await self._refresh()
         self._racks = await self._replica_racks()
-        # From the same metadata as the racks: other tasks may have run meanwhile.
+        # After the racks, from the same metadata: other tasks may have run while they were read.
         self._partition_counts = self._cluster.metadata.partition_counts(self.watched_topics)
 
     async def _refresh(self) -> None:
@@ -230,7 +233,8 @@ class Leader:
             await pauses.wait()
 
     async def follow_assignment(self, generation: GenerationInfo) -> None:
-        """Follow the topics of an assignment that this member leads."""
+        """Follow the topics of a generation's assignment if this member leads the generation, or if
+        every member computes the assignment; otherwise follow none."""
         if not generation.is_leader:
             if not self._every_member_computes:
                 self.watched_topics = frozenset()
@@ -276,7 +280,8 @@ def _member(
     topics: frozenset[str],
     instance_id: str | None,
 ) -> MemberSpec:
-    """Return a member as its subscription and its assignor's user data describe it."""
+    """Return a member as its subscription describes it. If the assignor finds owned partitions in
+    the user data, they take precedence."""
     decoded = read_user_data(assignor, subscription.user_data)
     owned, generation = subscription.owned, subscription.generation
     if decoded.owned is not None:

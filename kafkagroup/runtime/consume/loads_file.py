@@ -1,7 +1,7 @@
 """Reads measured loads from a file, for the leader of a group with a weighted assignor.
 
-A problem with the file never stops a rebalance: all loads count as 1.0 until it is fixed. It is
-logged when it begins or changes.
+A problem with the file never stops a rebalance: all loads count as 1.0 until the problem is fixed.
+It is logged when it begins, changes or ends.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class LoadsFile:
     ) -> None:
         """`max_age`: the age in seconds beyond which loads do not count. `clock` returns the
         seconds since the epoch. Raises: ConfigurationError for a wrong `max_age`."""
-        if not isinstance(max_age, int | float) or not max_age > 0:
+        if not isinstance(max_age, int | float) or not max_age > 0:  # not `<=`, for NaN
             raise ConfigurationError(f"max_age={max_age!r}; expected seconds, more than 0")
         self._path = Path(path)
         self._max_age = max_age
         self._clock = clock
         self._threads = WorkerThreads(total_limit=4)
-        """Of this file's own: those of a client would be held by a file system that hangs."""
+        """Threads for this file alone: a file system that hangs would hold those of a client."""
         self._trouble: str | None = None
         """The problem that was logged last; None without one. Only a change is logged."""
 

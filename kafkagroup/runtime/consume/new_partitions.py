@@ -27,14 +27,15 @@ __all__ = ["NewPartitionWatch", "StartCommits"]
 logger = logging.getLogger(__name__)
 
 _MAX_WAIT = 1.0
-"""Seconds that a subscription waits for responses: the brokers may be down."""
+"""Seconds that a subscription waits for responses at most: the brokers may be down."""
 
 _ALL_TOPICS = MetadataRequest(topics=None, allow_auto_topic_creation=False)
 
 
 class NewPartitionWatch:
     """Follows the metadata of one consumer's subscription to find new partitions. Does nothing if
-    the reset policy applies to new partitions, too, or reads all from their start anyway."""
+    the reset policy applies to new partitions, too, or reads all partitions from their beginning
+    anyway."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
         self._cluster = cluster
@@ -63,8 +64,9 @@ class NewPartitionWatch:
         self._partitions.forget()
 
     async def wait_for_proof(self) -> None:
-        """Wait for the responses that are needed to prove that what is created from now on is new,
-        such as a second one if the first does not have the topic. Waits a second at most."""
+        """Wait for the metadata responses that are needed to prove that a partition created from
+        now on is new, such as a second response if the first does not have the topic. Waits a
+        second at most."""
         until = anyio.current_time() + _MAX_WAIT
         while self._partitions.needs_response and await self._responded.wait(until):
             pass
@@ -84,7 +86,7 @@ class NewPartitionWatch:
         self._pause = self._pauses.next()
         await self._cluster.refresh()
         if coordinator_matches and self._partitions.needs_complete_response:
-            # Not merged: the metadata need not hold all partitions of the cluster.
+            # Not merged into the metadata, which need not hold all partitions of the cluster.
             response = await self._cluster.describe_topics(_ALL_TOPICS)
             if response.brokers:  # a broker that is still starting lists none
                 listed = {
@@ -106,13 +108,14 @@ class NewPartitionWatch:
             if topic.partitions
         }
         absent = [name for name, topic in topics.items() if topic.error_code in ABSENT]
+        # Topics with another error, which does not show whether they exist.
         denied = () if requested is None else {*requested} - described.keys() - {*absent}
         self._partitions.note_response(described, absent, denied, is_complete=requested is None)
         self._notify()
 
     def _notify(self) -> None:
-        # Still 0 if another part of the client has requested this response: without a pause, `run`
-        # of the `TopicWatch` would request the next one at once.
+        # `_pause` is still 0 if another part of the client has requested this response. Without a
+        # pause, `run` of the `TopicWatch` would request the next response at once.
         self._pause = self._pause or self._pauses.next()
         self._responded.set()
         self._responded = OneShotEvent()
@@ -133,8 +136,8 @@ class StartCommits:
         self._committing = CoalescingTask(spawn, self._commit_all, "starts of new partitions")
 
     def request(self, owned: OwnedPartition) -> None:
-        """Fetch a partition only after its position is committed, or a broker has refused that for
-        a reason that lasts. Without a group, fetch at once."""
+        """Have a partition fetched only after its position is committed, or the broker has refused
+        the commit for a reason that lasts. Without a group, have it fetched at once."""
         if self._committer.group_offsets is not None:
             owned.awaits_start_commit = True
             self._committing.ensure_running()

@@ -33,8 +33,9 @@ class PollState:
         self._permit.note_poll(now)
 
     def begin_wait(self, *, owns: bool) -> None:
-        """Note that the application waits in the client. `owns`: the member's ownership lease is
-        valid, so it waits for records; else it waits until that lease is extended."""
+        """Note that the application waits in the client. `owns`: whether the member's ownership
+        lease is valid. If so, the application waits for records; else until the lease is
+        extended."""
         self.is_waiting_for_ownership = not owns  # first: it tells what `is_waiting` means
         self.is_waiting = True
 

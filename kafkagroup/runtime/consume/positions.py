@@ -77,7 +77,7 @@ class Positions:
         self._woken = OneShotEvent()
         self._clock = loop_clock()
         self._unknown: dict[TopicPartition, int] = {}
-        """How often in a row the coordinator did not know a partition's topic."""
+        """Partition -> how often in a row the coordinator did not know its topic."""
 
     def look_up(self) -> None:
         """Start looking up missing positions, and validating those that need it."""
@@ -115,9 +115,9 @@ class Positions:
     async def _look_up(self, pending: list[OwnedPartition]) -> None:
         """Look up positions; refresh the metadata first for topics that it does not have as they
         were assigned."""
-        if unknown := await self._look_up_known(pending):
+        if others := await self._look_up_known(pending):
             await self._cluster.refresh()
-            await self._look_up_known(unknown)
+            await self._look_up_known(others)
 
     async def _look_up_known(self, pending: list[OwnedPartition]) -> list[OwnedPartition]:
         """Look up positions in topics that the metadata has as they were assigned.
@@ -140,16 +140,16 @@ class Positions:
         """Look up the positions of partitions whose topics have these ids: the committed offsets
         first, then what the reset policy says where nothing is committed."""
         await apply_in_slices(partial(self._check_topics, topic_ids), pending)
-        new = [o for o in pending if o.position == UNKNOWN and not o.needs_reset]
-        if new and self._group_offsets is not None:
-            for some in slices(new):
+        unplaced = [o for o in pending if o.position == UNKNOWN and not o.needs_reset]
+        if unplaced and self._group_offsets is not None:
+            for some in slices(unplaced):
                 if not await self._read_committed(self._group_offsets, some, topic_ids):
                     break  # the coordinator would not report the others either; pause first
             # The log may have been truncated since the commit.
             self._validation.wake()
             self._engine.wake()
         else:
-            for owned in new:
+            for owned in unplaced:
                 owned.request_reset()
         to_reset = [o for o in pending if o.needs_reset and self._needs_position(o)]
         if self._policy == "none":
@@ -166,7 +166,7 @@ class Positions:
         self, topic_ids: Mapping[str, UUID], pending: Iterable[OwnedPartition]
     ) -> None:
         for owned in pending:
-            if not owned.revoked:  # if it is, its last commit needs the present position
+            if not owned.revoked:  # the last commit of a revoked one needs its present position
                 self._check_topic(owned, topic_ids[owned.tp.topic])
 
     def _check_topic(self, owned: OwnedPartition, topic_id: UUID) -> None:
@@ -177,6 +177,7 @@ class Positions:
         if not owned.is_of_other_topic(topic_id):
             return
         if owned.topic_evidence is TopicEvidence.NONE:
+            # Nothing was read at this position: look it up in the present topic.
             owned.forget_position()
             return
         if owned.is_recreated(topic_id) and not owned.is_of_deleted_topic:
@@ -192,14 +193,14 @@ class Positions:
     async def _read_committed(
         self,
         offsets: GroupOffsets,
-        new: Sequence[OwnedPartition],
+        unplaced: Sequence[OwnedPartition],
         topic_ids: Mapping[str, UUID],
     ) -> bool:
-        """Start at the committed offsets; return whether the coordinator would report those of
-        other partitions now."""
+        """Start partitions without a position at their committed offsets. Return whether the
+        coordinator would report the offsets of other partitions now."""
         identity = self._member.reads_offsets_as
-        found = await offsets.fetch_once([o.tp for o in new], self._unknown, identity)
-        for owned in new:
+        found = await offsets.fetch_once([o.tp for o in unplaced], self._unknown, identity)
+        for owned in unplaced:
             if not self._needs_position(owned):
                 continue
             if (error := found.errors.get(owned.tp)) is not None:
@@ -256,27 +257,28 @@ class Positions:
             logger.info("%s: start of %s (%s): %s", name, count, reason, starts)
 
     def _start(self, owned: OwnedPartition, offset: int, topic_ids: Mapping[str, UUID]) -> None:
-        """Start at an offset that the leader has reported. `topic_ids`: as before the request."""
+        """Start at an offset that the leader has reported. `topic_ids`: the ids in the metadata
+        before the request."""
         is_new = self._starts_new(owned)
         self._refusals.end(owned)
-        failures = owned.failure_count, owned.retry_at
+        backoff = owned.failure_count, owned.retry_at
         # Without this, a batch that is still being read would set the position to its end.
         self._delivery.relocate(owned.tp, offset)
         topic_id = topic_ids[owned.tp.topic]
         if self._policy == "latest" and topic_id != owned.topic_id:
             # ListOffsets names topics, so the end that the leader reported is of the topic that it
-            # serves. The metadata may have an older id. Noted with the position, that would cause a
-            # second look-up, which would skip the records that were written in between.
+            # serves. The metadata may have an older id. If that were noted with the position, it
+            # would cause a second look-up, which would skip the records written in between.
             topic_id = owned.assigned_topic_id
         owned.note_topic(topic_id)
         # Keep the back-off: a reset to an offset that is not in the log would loop without pauses.
-        owned.restore_backoff(*failures)
+        owned.restore_backoff(*backoff)
         if is_new:
             self._start_commits.request(owned)
 
     def _starts_new(self, owned: OwnedPartition) -> bool:
-        """Return whether to read a partition from its beginning: it is new, and has no position of
-        its topic."""
+        """Return whether to read a partition from its beginning: it was created during the
+        subscription, and has no position in its present topic."""
         has_none = owned.position == UNKNOWN or owned.is_of_deleted_topic
         return has_none and self._new_partitions.is_new(owned.tp)
 
@@ -320,9 +322,8 @@ def _are_known(partitions: Iterable[OwnedPartition], topic_ids: Mapping[str, UUI
 
 
 def _timestamp(policy: OffsetReset) -> int:
-    """Return the timestamp for ListOffsets: a time in ms, from a policy that says how long ago;
-    EARLIEST; or LATEST. By the policy "none" only new partitions start, for which it is not used.
-    """
+    """Return the timestamp for ListOffsets: for a duration, the time so long ago, in ms; else
+    EARLIEST or LATEST. With the policy "none" the result is not used: only new partitions start."""
     if not isinstance(policy, str):
         return max(0, round((time.time() - policy.total_seconds()) * 1000))
     return EARLIEST if policy == "earliest" else LATEST
