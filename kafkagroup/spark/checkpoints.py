@@ -14,8 +14,9 @@ def positions_of_sources(text: str) -> list[Positions | None]:
     """Return the positions of each source of a query, from the text of a file of its offset log:
     those of this library's source and of Spark's own connector; None for other sources.
 
-    The file has a version, a line with metadata, and a line for each source: in version 1 its
-    offsets or "-", in version 2 with its name and a colon before them (Spark's `OffsetSeqLog`).
+    The file has a line with its version, a line with metadata, and a line for each source: the
+    offsets of the source, or "-" for none. In version 2 the name of the source and a colon precede
+    them (Spark's `OffsetSeqLog`).
     Raises: ConfigurationError for other files.
     """
     version, *lines = text.splitlines() or [""]
@@ -28,6 +29,7 @@ def positions_of_sources(text: str) -> list[Positions | None]:
 
 
 def _positions(line: str) -> Positions | None:
+    # The offsets of another source may be any text or JSON.
     try:
         return Positions.from_json(json.loads(line))
     except (ValueError, TypeError, AttributeError, KeyError, ConfigurationError):

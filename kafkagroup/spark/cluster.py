@@ -48,7 +48,7 @@ _failures: ContextVar[_Failures] = ContextVar("_failures")
 
 
 class Session:
-    """Connections to one cluster, as a context manager whose methods block.
+    """Connections to one cluster, as a context manager. Its methods block the calling thread.
 
     It cannot be pickled: each task creates its own.
     """
@@ -118,7 +118,8 @@ class Session:
         require_cluster(expected, self.cluster_id, "the offsets of this query")
 
     def _call(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """Run `work` in the loop, and wait for it; `timeout`, in seconds, replaces the option's."""
+        """Run `work` in the loop, and wait for it. `timeout`, in seconds, replaces the option
+        `default.api.timeout.ms`."""
         return self._portal.call(self._bounded, work, timeout)
 
     async def _bounded(self, work: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:

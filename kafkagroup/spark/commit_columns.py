@@ -51,8 +51,8 @@ def decode_commits(
     keys: pa.Array, values: pa.Array, commit_type: pa.DataType, last_millisecond: int
 ) -> CommitColumns:
     """Decode the commits among these records, except those that are left to `events.event_of`.
-    `commit_type` is the type of their structs. A time after `last_millisecond` is replaced by
-    it."""
+    `commit_type` is the type of `CommitColumns.commit`. A later time than `last_millisecond`, in
+    milliseconds since the epoch, is replaced by that one."""
     key_index, distinct_keys = _keys(keys)
     # A value has version (2 bytes), offset (8), leader epoch (4), metadata with its length, commit
     # time (8), and in version 4 tagged fields.
@@ -60,6 +60,7 @@ def decode_commits(
     is_tombstone = np.asarray(values.is_null())
     version = _number(data, starts, 0, ">i2", lengths >= 2)
     is_known = ((version == _VALUE_V3) | (version == _VALUE_V4)) & (lengths > _METADATA_AT + 2)
+    # The size of the metadata, and below, that of all after the commit time: the tagged fields.
     size, metadata_at = _metadata(data, starts, lengths, version, is_known)
     time_at = metadata_at + size
     tags_size = lengths - time_at - 8
@@ -103,7 +104,8 @@ def decode_commits(
 
 
 def _keys(keys: pa.Array) -> tuple[_Array, pa.StructArray]:
-    """Return for each record the index of its key, -1 if it is no commit, and the distinct keys."""
+    """Return for each record the index of its key among the distinct keys, -1 if the record is no
+    commit; and the distinct keys of commits."""
     encoded = keys.dictionary_encode()
     found = [_key(key) for key in encoded.dictionary.to_pylist()]
     kept = [n for n, key in enumerate(found) if key is not None]
@@ -151,8 +153,8 @@ def _bytes(values: pa.Array) -> tuple[_Array, _Array, _Array]:
 
 
 def _number(data: _Array, starts: _Array, at: Any, kind: str, where: _Array) -> _Array:
-    """Return the number of NumPy type `kind` at position `at` of each value; 0 where `where` is
-    false."""
+    """Return the number of NumPy type `kind` at position `at` of each value, which is one position
+    for all or an array with that of each; 0 where `where` is false."""
     size = np.dtype(kind).itemsize
     numbers = np.zeros(len(starts), np.int64)
     places = (starts + at)[where]
@@ -161,7 +163,7 @@ def _number(data: _Array, starts: _Array, at: Any, kind: str, where: _Array) -> 
 
 
 def _begins(data: _Array, starts: _Array, prefix: bytes, lengths: _Array) -> _Array:
-    """Return whether the bytes at each start, of which there are `lengths`, begin with `prefix`."""
+    """Return for each start whether `prefix` is there; `lengths`: how many bytes each start has."""
     enough = lengths >= len(prefix)
     found = np.zeros(len(starts), bool)
     places = starts[enough][:, None] + np.arange(len(prefix))
@@ -184,7 +186,8 @@ def _metadata(
 
 
 def _texts(data: _Array, starts: _Array, sizes: _Array, rows: _Array) -> tuple[pa.Array, _Array]:
-    """Return the text of each row, and whether its bytes are UTF-8."""
+    """Return the text of each row, and whether its bytes are UTF-8. `starts` and `sizes` have an
+    element for each record, `rows` the indices of the records to decode."""
     found: list[str] = [""] * len(rows)
     is_text = np.ones(len(rows), bool)
     for n in np.flatnonzero(sizes[rows] > 0):
@@ -204,7 +207,7 @@ def _ids(data: _Array, starts: _Array, where: _Array) -> pa.Array:
         pa.binary(_ID_BYTES), int(where.sum()), [None, pa.py_buffer(content)]
     ).dictionary_encode()
     ids = [UUID(bytes=found) for found in encoded.dictionary.to_pylist()]
-    names = [None if topic_id == NO_ID else str(topic_id) for topic_id in ids]
+    texts = [None if topic_id == NO_ID else str(topic_id) for topic_id in ids]
     index = np.zeros(len(starts), np.int64)
     index[where] = np.asarray(encoded.indices)
-    return pa.array(names, pa.string()).take(pa.array(index, mask=~where))
+    return pa.array(texts, pa.string()).take(pa.array(index, mask=~where))

@@ -30,8 +30,8 @@ LOG_ENDS = (
     "topic string, topic_id string, partition int, log_start bigint, log_end bigint,"
     " time timestamp, looked_up boolean"
 )
-"""The schema, as Spark's DDL. `looked_up`: whether the end is that at the time of a commit, and not
-at that of the run."""
+"""The schema, as Spark's DDL. `looked_up`: true if `time` is that of a commit, false if it is that
+of the run."""
 
 _SAMPLES = 60
 """The most commits of a partition, evenly spread, for which one run looks up the log's end: as many
@@ -47,7 +47,8 @@ def log_ends(
     """Return the ends of the logs that groups read, now and at the times of these commits.
 
     `options` are the connection options. `before`: the table of `latest_commits` before these
-    commits; the ends of its partitions now are returned, too. Raises: BrokerError; TransportError.
+    commits; for its partitions, too, the ends now are returned. Raises: BrokerError;
+    TransportError.
     """
     found = look_up(options, _times(commits, before))
     now = datetime.now(UTC)
@@ -67,8 +68,8 @@ def log_ends(
 
 
 def _times(commits: DataFrame, before: DataFrame | None) -> dict[TopicPartition, list[int]]:
-    """Return partition -> the past times for which its log's end is looked up, in milliseconds,
-    sorted."""
+    """Return partition -> the past times for which its log's end is looked up, sorted, in
+    milliseconds since the epoch. Without any, only the end now is looked up."""
     times = commits.where("NOT removed").selectExpr(
         "topic",
         "partition",
@@ -87,7 +88,7 @@ def _times(commits: DataFrame, before: DataFrame | None) -> dict[TopicPartition,
         "topic", "partition", "time"
     )
     if before is not None:
-        # Of a partition without new commits, only the end now is looked up.
+        # A partition without new commits gets no time: `collect_set` drops null.
         idle = before.selectExpr("topic", "partition", "CAST(NULL AS bigint) AS time")
         wanted = wanted.union(idle.distinct())
     found = (
@@ -118,10 +119,11 @@ class LogEnd:
 def look_up(
     options: Mapping[str, str], times: Mapping[TopicPartition, Sequence[int]]
 ) -> list[LogEnd]:
-    """Return the log's end at each time in milliseconds, and now; leave out partitions that do not
-    exist.
+    """Return the log's end at each time in milliseconds since the epoch, and now; leave out
+    partitions that do not exist.
 
-    Sends each broker one request per time of the partition with the most times.
+    One request asks a broker for one time of each partition, so the partition with the most times
+    determines the number of requests.
     Raises: BrokerError; TransportError.
     """
     if not times:
@@ -141,8 +143,8 @@ def look_up(
 def lag_history(measured: DataFrame, lag: DataFrame) -> DataFrame:
     """Return the lag of each group in records over time.
 
-    `measured`: the table of `measured_commits`; `lag`: the samples. The lag is known at the time of
-    each sample, and at that of each commit for which the log's end was looked up.
+    `measured`: the table of `measured_commits`; `lag`: samples of the lag. The lag is known at the
+    time of each sample, and of each commit for which the log's end was looked up.
     """
     columns = (*KEY, "time", "committed", "log_end", "lag")
     sampled = lag.where("lag IS NOT NULL").withColumnRenamed("sampled_at", "time")

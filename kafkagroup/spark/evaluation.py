@@ -49,12 +49,14 @@ def evaluate(
 ) -> Status:
     """Return the status of a partition.
 
-    `window`: the last commits, at most `WINDOW`, oldest first; `ends`: the recent log ends; `lag`:
-    the current lag. A lag of up to `allowed` records counts as none.
+    `window`: the last commits, at most `WINDOW`, oldest first; `ends`: the recent log ends; `now`:
+    seconds since the epoch; `lag`: the current lag. A lag of up to `allowed` records counts as
+    none.
     """
     if not window or lag <= allowed:
         return Status.OK
     first, last = window[0], window[-1]
+    # No commit for longer than the whole window took.
     has_stopped = now - last.time > last.time - first.time
     if has_stopped and ends and all(end > last.offset for end in ends):
         return Status.STOP

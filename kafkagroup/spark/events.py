@@ -28,8 +28,10 @@ def schema() -> pyarrow.Schema:
     """Return the schema of the events.
 
     `record` is the type of the record, as Kafka names its schemas; `kind` is `offsets`, `classic`,
-    `consumer`, `share` or `streams`; `removed` marks a tombstone. Of a member, only the fields of
-    the record are set: its identity, its current or its `target` assignment.
+    `consumer`, `share` or `streams`; `removed` marks a tombstone. Of a member, only the fields are
+    set that the record has: its identity, its current or its `target` assignment. `pending` are the
+    partitions that it must revoke; `state` is Kafka's number of its state: 0 is stable. `names` has
+    the names of topics by id.
     """
     import pyarrow as pa
 
@@ -103,6 +105,7 @@ _KINDS = {
 }
 """Module of a record's schema -> `kind` of its event, the last part of the module's name."""
 _COMMITS = (offsets.OffsetCommitKey, offsets.LegacyOffsetCommitKey)
+"""The keys of commits: their records are events of `commit`."""
 
 
 def event_of(key: bytes | None, value: bytes | None) -> dict[str, Any]:
@@ -111,6 +114,7 @@ def event_of(key: bytes | None, value: bytes | None) -> dict[str, Any]:
     if isinstance(decoded, Undecoded):
         return {"undecoded": {"reason": decoded.reason, "key": key, "value": value}}
     record_key, content = decoded.key, decoded.value
+    # Kafka's schemas call the group id of a key either `group` or `group_id`.
     event = {
         "record": type(record_key).__name__.removesuffix("Key"),
         "kind": _KINDS[type(record_key).__module__],
@@ -188,7 +192,8 @@ def _classic_fields(value: classic.GroupMetadataValue) -> dict[str, Any]:
 
 def _consumer_fields(member: classic.MemberMetadata) -> dict[str, Any]:
     """Decode the subscription and the assignment of a classic consumer. Brokers do not check them:
-    what cannot be decoded is left out."""
+    if the subscription cannot be decoded, leave out both; if only the assignment cannot, leave that
+    out."""
     found: dict[str, Any] = {}
     try:
         subscription = decode_subscription(member.subscription)

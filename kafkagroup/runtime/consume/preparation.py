@@ -22,21 +22,22 @@ class Preparation:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        # The limits of short jobs and of all jobs are the same.
         self._threads = WorkerThreads(_MAX_AT_ONCE, _MAX_AT_ONCE)
         self._reader: RecordReader | None = None
         self._job: Job[None] | None = None
         """The job that prepares the batch of `_reader`."""
 
     def resume(self, reader: RecordReader | None) -> bool:
-        """Return whether a job was begun for this batch. Forget the job of any other batch, with
-        what that has decompressed."""
+        """Return whether a job was begun for this batch (None: no batch must be prepared). Forget
+        the job of any other batch, and what that job has decompressed."""
         if reader is not self._reader:
             self._forget()
         return self._reader is not None
 
     def begin(self, reader: RecordReader) -> float:
         """Begin the job for a batch, unless it has begun. Return after how many seconds to call
-        again if nothing changes: infinity, unless the process cannot start a thread now."""
+        `begin` again if nothing changes: infinity, unless the process cannot start a thread now."""
         if self._job is None or reader is not self._reader:
             self._forget()
             self._reader = reader
@@ -46,7 +47,8 @@ class Preparation:
         return self._job.begin()
 
     def take(self, reader: RecordReader) -> bool:
-        """Return whether the batch is prepared; its job is forgotten then. Raises: MemoryError."""
+        """Return whether the batch is prepared; if it is, forget its job. Raises: MemoryError, if
+        the job had too little memory."""
         job = self._job
         if job is None or reader is not self._reader or not job.has_ended:
             return False
@@ -60,6 +62,6 @@ class Preparation:
         self._job = self._reader = None
 
     def _prepare(self, reader: RecordReader) -> None:
-        """Runs in the thread, until the batch is prepared or is not the next one any more."""
+        """Prepare a batch, in the thread, until that is done or it is not the next one any more."""
         while self._session.delivery.unprepared is reader and not reader.prepare():
             pass

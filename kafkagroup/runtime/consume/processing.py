@@ -24,14 +24,17 @@ def _no_task() -> Any:
 
 
 class Processing:
-    """The task that polled last, which processes the records in flight."""
+    """The task that polled last, which processes the records in flight.
+
+    Tasks have the type Any: they are asyncio's or trio's.
+    """
 
     def __init__(self) -> None:
         self.current: Callable[[], Any] = _no_task
         """Returns the task that runs in the consumer's loop now; None if none does."""
         self.task: Callable[[], Any] = _no_task
         """Returns the task that polled last; None if it is gone. Not a strong reference: asyncio
-        logs the exception of a task once nothing refers to it."""
+        logs the exception of a task as soon as nothing refers to it."""
         self._waiting: set[Any] = set()
         """The tasks that wait for the group."""
 
@@ -40,7 +43,8 @@ class Processing:
         self.current = _current_task()
 
     def note_poller(self) -> bool:
-        """Note that the current task polls; return whether another one did before."""
+        """Note that the current task polls; return whether it did not poll last. Where no task
+        runs, note nothing and return False."""
         current = self.current()
         if current is None or self.task() is current:
             return False
@@ -72,11 +76,12 @@ class Processing:
 
 
 def _current_task() -> Callable[[], Any]:
-    """Return a function that returns the current task of this loop. `asyncio.current_task` of
-    Python 3.11 takes as long as delivering a record, and trio's raises where no task runs."""
+    """Return a function that returns the current task of this loop; None where no task runs."""
     if (loop := asyncio_loop()) is None:
         return _trio_task
     if sys.version_info < (3, 12):
+        # `asyncio.current_task` is written in Python there, and takes as long as delivering a
+        # record.
         return partial(asyncio.tasks._current_tasks.get, loop)  # type: ignore[attr-defined]
     return partial(asyncio.current_task, loop)
 
@@ -86,11 +91,11 @@ def _trio_task() -> Any:
 
     try:
         return trio.lowlevel.current_task()
-    except RuntimeError:
+    except RuntimeError:  # no task runs
         return None
 
 
 def _has_ended(task: Any) -> bool:
-    if isinstance(task, asyncio.Future):
+    if isinstance(task, asyncio.Future):  # asyncio's tasks are futures
         return task.done()
     return task.coro.cr_frame is None  # trio's tasks have no method for this

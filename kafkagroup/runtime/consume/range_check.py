@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 
 class RangeCheck:
-    """Asks the leaders for the start and end of logs, in a task, while a position is in doubt."""
+    """Asks the leaders for the start and end of logs, in a task, while a position is in doubt: a
+    leader has refused it as out of range."""
 
     def __init__(
         self,
@@ -49,7 +50,8 @@ class RangeCheck:
         self._validation = validation
         self._refusals = refusals
         self._engine = engine
-        # A position between the last stable offset and the end is in the log.
+        # Not the consumer's isolation level: a position above the last stable offset, and not above
+        # the log's end, is in the log.
         self._log_offsets = LogOffsets(cluster, READ_UNCOMMITTED)
         self._clock = loop_clock()
         self._checking = CoalescingTask(spawn, self._check_all, "positions out of range")
@@ -91,7 +93,7 @@ class RangeCheck:
     def _apply(
         self, owned: OwnedPartition, start: OffsetAndTimestamp, end: OffsetAndTimestamp
     ) -> None:
-        """Apply what the leader has reported for one partition."""
+        """Apply the start and end of the log that the leader of one partition has reported."""
         tp, offset = owned.tp, owned.fetch_offset
         log = f"{start.offset} to {end.offset}"
         if offset < start.offset:
@@ -126,8 +128,8 @@ class RangeCheck:
         self._engine.look_up_positions()
 
     def _report(self, owned: OwnedPartition, cause: str) -> None:
-        """Report a check after which the position has not moved. A successful fetch ends the
-        trouble."""
+        """Report a check after which the position has not moved. The next successful fetch reports
+        the end of the trouble."""
         problem = Problem(
             subject=f"fetching {escaped(owned.tp.topic)}/{owned.tp.partition}",
             cause=f"{cause} (OFFSET_OUT_OF_RANGE, {owned.failure_count} times in a row)",

@@ -60,8 +60,8 @@ class Reader:
         """Returns the task that polled last, as `Processing.task`."""
         self.iterator: Records | None = None
         """The iterator that took the last record. Only one task uses an iterator, so its next
-        records are delivered without comparing the task, which takes a tenth of the time of a
-        record."""
+        records are delivered without comparing the task: comparing takes a tenth of the time that
+        delivering a record takes."""
         self._delivery = session.delivery
         self._acknowledgement = session.delivery.acknowledgement
         self._preparation = Preparation(session)
@@ -71,7 +71,7 @@ class Reader:
         self._checkpoint_at = float("-inf")
         """When other tasks last ran, on the loop's clock."""
         self._thread_id = 0
-        """The thread of the consumer's loop, once `bind` was called."""
+        """The id of the thread of the consumer's loop; 0 before `bind`."""
 
     def ready(self) -> Any:
         """Return the next record, of the types that the consumer's deserializers return, while the
@@ -79,8 +79,8 @@ class Reader:
 
         Raises: what taking a record raises.
         """
-        # Not the loop's clock, which may not have advanced while the system was suspended. Not
-        # compiled, `_now` would only be one more call for each record.
+        # Not the loop's clock, which may not have advanced while the system was suspended. If this
+        # file is not compiled, `_now` would only be one more call for each record.
         now = self._now() if cython.compiled else self._lease_now()
         if now >= self._permit.expires_at:
             return None
@@ -112,8 +112,9 @@ class Reader:
         return self._lease_now()
 
     def ready_here(self) -> Any:
-        """As `ready`, for any caller. None for a task that did not poll last, which `next` notes as
-        the new one, and for a caller in another loop, which must not get records."""
+        """Return what `ready` returns, for any caller. None also for a task that did not poll last:
+        `next` notes it as the one that polls. And None for a caller in another loop, which must not
+        get records."""
         if cython.compiled:  # with the function that `reader.pxd` declares
             thread_id = PyThread_get_thread_ident()  # type: ignore[name-defined]  # noqa: F821
         else:
@@ -126,13 +127,13 @@ class Reader:
         return self.ready()
 
     async def next(self, take: Callable[[], T | None], until: float = math.inf) -> T:
-        """Poll: return the next `T`, and wait for one until a time on the loop's clock.
+        """Poll: return what `take` returns, and wait for it until a time on the loop's clock.
 
-        The time does not limit a coroutine deserializer, which would begin again with each call,
-        and never end.
+        The time does not limit a coroutine deserializer: each call would begin it anew, and it
+        might never end.
 
-        Raises: NothingArrived; ClosedError; the errors of background tasks;
-        ConsumerBusyError while another task waits here.
+        Raises: NothingArrived at that time; ClosedError; the errors of background tasks; what
+        taking a record raises; ConsumerBusyError while another task waits here.
         """
         session = self._session
         self._raise_if_reading()
@@ -149,10 +150,11 @@ class Reader:
         while True:
             if session.closing.has_begun:
                 raise session.closing.error()
-            # Errors in data after a batch are raised after the batch: so not between decompressing
-            # it, or converting one of its records, which both await, and delivering the record.
+            # An error in the data after a batch is raised after that batch: so not between
+            # decompressing the batch, or converting one of its records, and delivering the record.
+            # Other tasks run in between, and may report the error.
             if not must_deliver_first and self._errors.is_pending:
-                # This call is a poll: an application that gets an error each time is not away.
+                # This call is a poll: an application that gets an error each time still polls.
                 self._polls.note_poll(now)
                 self._errors.raise_next()
             # After the process, the loop or the system was stopped, other members may own our
@@ -167,7 +169,8 @@ class Reader:
                     continue
                 if waited and now >= until:
                     raise NothingArrived
-                # Not only for the thread: the batch may be revoked, or the consumer closed.
+                # Wait for any change, not only for the thread: the batch may be revoked, or the
+                # consumer closed.
                 look_at = now + self._preparation.begin(unprepared)
                 now = await self._wait(min(until, look_at), owns=owns)
                 waited = True
@@ -194,12 +197,13 @@ class Reader:
             raise ConsumerBusyError
 
     def _grant(self) -> None:
-        """Grant the permit, so that `ready` may skip these checks: until other tasks need the loop,
-        or the ownership lease expires. Any change before then ends it."""
+        """Grant the permit, so that `ready` may skip the checks of `next`: until other tasks need
+        the loop, or the ownership lease expires. Any change before then ends the permit."""
         session = self._session
         if session.is_draining:
             return  # `ready` would not wake the task that waits for the records in flight
-        # The loop's clock last: a suspend between the two must not lengthen the permit.
+        # Read the loop's clock last: a suspend of the system between the two readings must not
+        # lengthen the permit.
         ahead = self._now() - session.clock()
         expires_at = self._checkpoint_at + _MAX_BLOCKED + ahead
         if session.member.driver is not None:
@@ -274,7 +278,8 @@ class Records:
         return self
 
     async def __anext__(self) -> Record[Any, Any]:
-        """As `Consumer.__anext__`."""
+        """Return the next record; the one before it now counts as processed. Iteration ends when
+        the consumer is closed. Raises: what `Consumer.__anext__` raises."""
         reader = self._reader
         record: Record[Any, Any] | None = reader.ready() if reader.iterator is self else None
         if record is not None:

@@ -2,8 +2,8 @@
 and the request is repeated after a back-off.
 
 The cause may end without the application: an ACL is granted, a disk is replaced. So a refused
-partition does not wait for a seek. A partition waits for one only if the client itself finds damage
-in its data, or if only the application can choose its position.
+partition does not wait for a seek. A partition waits for a seek only if the client itself finds
+damage in its data, or if only the application can choose its position.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ class Refusals:
             subject=f"reading topic {escaped(owned.tp.topic)}",
             cause=str(BrokerError(error.code)),  # without the partition: one warning for all
             advice=_advice(error),
-            has_own_finding=True,
+            has_own_finding=True,  # `health()` reports refused partitions by itself
         )
         self._troubles.failed(("refused", owned.tp), self._clock(), problem)
 
     def refuse_look_up(
         self, owned: OwnedPartition, error: BrokerError, about: Hashable | None = None
     ) -> None:
-        """As `refuse`, for a look-up of the position, which is repeated at `owned.look_up_at`."""
+        """Do as `refuse` for a look-up of the position, and set `owned.look_up_at`: when to repeat
+        it."""
         now = self._clock()
         owned.look_up_at = retry_time(self._options, owned.count_failure(), now)
         self.refuse(owned, error, about)
@@ -64,19 +65,21 @@ class Refusals:
     def end(self, owned: OwnedPartition) -> None:
         """Note that a request about the partition has succeeded."""
         owned.refusal = None
-        if self._troubles.ongoing:
+        if self._troubles.ongoing:  # else no failure to end
             self._troubles.succeeded(("refused", owned.tp), self._clock())
 
 
 def retry_time(options: ClientOptions, attempts: int, now: float) -> float:
-    """Return when to repeat the requests about a partition, after this number of failures in a row.
+    """Return when to repeat the requests about a partition, after `attempts` failures in a row.
+    Both times are on the loop's clock.
 
-    Rounded up to full ticks, so that one request repeats those about a hundred partitions. Ticks
-    grow with the back-off: with short ones, ten brokers would get many requests a second.
+    The time is rounded up to full ticks, so that one request repeats those about a hundred
+    partitions. Ticks grow with the back-off: with short ticks, ten brokers would get many requests
+    a second.
     """
     first, most = options.retry_backoff, options.retry_backoff_max
     pause = backoff(attempts, first, most, random.random())
-    tick = max(2 * first, backoff(attempts, first, most, 0.5) / 2)
+    tick = max(2 * first, backoff(attempts, first, most, 0.5) / 2)  # 0.5: the mean, without jitter
     return math.ceil((now + pause) / tick) * tick
 
 

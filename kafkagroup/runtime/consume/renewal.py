@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 async def find_missing(offsets: GroupOffsets, acknowledged: Sequence[Commit]) -> list[Commit]:
     """Return those of the `acknowledged` commits that the coordinator does not have any more.
 
-    Leaves alone, with a warning, what another client has committed instead. A failed look-up finds
-    nothing missing, and neither does one after which the metadata cannot be refreshed: an offset
+    A commit that another client has replaced is not missing: only log a warning. If the look-up
+    fails, nothing counts as missing, nor if the metadata cannot be refreshed afterwards: an offset
     may be missing because its topic was recreated.
     """
     ids = topic_ids(acknowledged)

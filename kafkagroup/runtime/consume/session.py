@@ -84,7 +84,7 @@ class Session:
             self.changed,
             self.history.meters.commit,
             lambda: self.is_in_callback,
-            lambda: self.lease_clock.now(),
+            lambda: self.lease_clock.now(),  # not the method: `bind_clock` replaces the clock
         )
 
     def bind_clock(self) -> None:
@@ -93,13 +93,14 @@ class Session:
         self.clock = self.lease_clock.loop_now
 
     def bind_logins(self, logins: Logins) -> None:
-        """Report refused credentials to the application, and try them again when it polls on."""
+        """Report refused credentials to the application, and try them again at its next poll after
+        that."""
         self._logins = logins
         logins.watch(self.errors.report_refused_login)
 
     def resume_logins(self) -> None:
-        """Note that the application polls on: once the refusal of its credentials was raised, they
-        are tried again."""
+        """Note that the application polls: if the refusal of its credentials was raised before, try
+        them again."""
         if self._logins is not None and not self.errors.has_refused_login:
             self._logins.suspended = None
 
@@ -207,7 +208,8 @@ class Session:
             with anyio.move_on_at(min(deadline, self.closing.drain_deadline)):
                 in_flight_among = self.delivery.acknowledgement.in_flight_among
                 while in_flight_among(partitions) and self.processing.may_end:
-                    # With a time limit, because trio does not notify when a task ends.
+                    # With a time limit: trio does not notify when the task that took the records
+                    # ends.
                     await self.changed.wait(anyio.current_time() + _TASK_CHECK_INTERVAL)
         finally:
             self._is_draining = False

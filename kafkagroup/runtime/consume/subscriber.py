@@ -80,7 +80,8 @@ class Subscriber(Application):
         self._revocation_wait: anyio.CancelScope | None = None
         """The wait before a revocation; cancelled when all partitions are lost."""
         self._last_assignment: tuple[Sequence[TopicPartition], int] = ((), -1)
-        """The last assignment, sorted, and its generation; kept through revocations."""
+        """The last assignment, sorted, and its generation; () and -1 before the first. Revocations
+        do not change it."""
         self._revoked_in = -1
         """The generation in which partitions were revoked, until the member rejoins; else -1."""
         self._is_reassigned = False
@@ -109,7 +110,8 @@ class Subscriber(Application):
         return "consumer"
 
     def subscribe_to(self, topics: frozenset[str], pattern: re.Pattern[str] | None = None) -> None:
-        """Subscribe to these topics, or by a pattern, from the next join on."""
+        """Subscribe to these topics from the next join on. `pattern`: the pattern that they match;
+        None if the application has named them."""
         self.topics, self.pattern = topics, pattern
 
     def subscribes(self, topic: str) -> bool:
@@ -139,14 +141,14 @@ class Subscriber(Application):
         that it adds."""
         session = self._session
         owned, last_assignment = tuple(sorted(session.delivery.owned)), self._last_assignment
-        if self._protocol.claims_partitions:
+        if self._protocol.claims_partitions:  # the claims tell the group what is owned
             owned, last_assignment = (), ((), -1)
         # The topics of owned partitions stay in the metadata until the partitions are revoked:
         # assignors ignore owned partitions of topics that a member does not list, and would assign
         # them to another member.
         topics = self.topics | {tp.topic for tp in owned}
-        # The coordinator rebalances for a member whose metadata differs from that of its last join:
-        # the generation makes the difference.
+        # If a follower rejoins, the coordinator rebalances only if its metadata differs from that
+        # of its last join. The generation makes it differ.
         names_generation = owned or self._is_reassigned
         generation = (
             session.member.identity.generation_id if names_generation else self._unsubscribed_since
@@ -189,8 +191,9 @@ class Subscriber(Application):
         # Where the coordinator assigns, `Revoke` means that the member leaves.
         if not self.cooperative or lost or self._protocol.coordinator_assigns:
             return sorted(owned)
-        # Also partitions whose delivery has stopped already, even if the application has subscribed
-        # to their topic again since: only once released can they be assigned and delivered again.
+        # Include partitions whose delivery has stopped already, even if the application has
+        # subscribed to their topic again since: they must be released before they can be assigned
+        # and delivered again.
         return sorted(tp for tp, one in owned.items() if one.revoked or tp.topic not in self.topics)
 
     def on_lease_extended(self) -> None:
@@ -212,8 +215,8 @@ class Subscriber(Application):
 
     def poll_due_at(self, loop_ran_at: float) -> float:
         """Return when the next poll is due. A member without partitions need not poll; while the
-        application waits in the client, only the event loop must run. `loop_ran_at`: when it last
-        ran."""
+        application waits in the client, only its event loop must run. `loop_ran_at`: when that loop
+        last ran."""
         session = self._session
         # Read in this order, as this may be another thread: a wait that ends in between has updated
         # `last_poll_at` already.
@@ -249,14 +252,15 @@ class Subscriber(Application):
         # Again: since `on_generation_end`, an assignment of the ended generation may have been
         # applied.
         self._session.delivery.revoke(revoked)
+        # An eager member's listener is called in each rebalance, even without partitions.
         await self._drain_and_release(
             revoked, deadline, call_listener=bool(revoked) or not self.cooperative
         )
         return self.protocols()
 
     async def lose(self, reason: str) -> SupportedProtocols:
-        """Release all partitions without a commit, which would be refused, or overwrite that of the
-        new owner."""
+        """Release all partitions without a commit: it would be refused, or overwrite a commit of
+        the new owner."""
         partitions = self._partitions_to_revoke(lost=True)
         self._session.log.lost(partitions, reason)
         await self._release(partitions, reason)
@@ -275,8 +279,8 @@ class Subscriber(Application):
         assigned = await run_job(self._cluster, *_decoding_job(generation))
         if self._protocol.coordinator_assigns:
             self._note_new_partitions(assigned)
-            # Also topics that the coordinator found by matching a pattern. Do not wait for their
-            # metadata: the next assignment may revoke partitions, and would wait, too.
+            # They include the topics that the coordinator found by a pattern. Do not wait for
+            # their metadata: the next assignment may revoke partitions, and would wait, too.
             self._assigned_topics = frozenset(generation.topic_ids)
         if await self._rejoin_if_unsubscribed(generation, assigned):
             return
@@ -295,11 +299,12 @@ class Subscriber(Application):
     async def _rejoin_if_unsubscribed(
         self, generation: GenerationInfo, assigned: Sequence[TopicPartition]
     ) -> bool:
-        """Rejoin if the assignment has topics that are not subscribed to; return whether it has."""
+        """Rejoin if members assign and the assignment has topics that are not subscribed to; return
+        whether this member rejoins."""
         session, member = self._session, self._session.member
         may_rejoin = not self._protocol.coordinator_assigns and member.driver is not None
         unsubscribed = sorted({tp.topic for tp in assigned} - self.topics) if may_rejoin else []
-        if not unsubscribed or member.driver is None:
+        if not unsubscribed or member.driver is None:  # the second test is for the type checker
             self._unsubscribed_since = -1
             self._pauses.reset()
             return False
@@ -319,11 +324,12 @@ class Subscriber(Application):
         return True
 
     def _update_identity(self, generation: GenerationInfo) -> None:
-        """Commit as a member of this generation from now on."""
+        """Commit as a member of this generation from now on, where commits name one: commits of
+        members in ZooKeeper do not."""
         member = self._session.member
-        # Under KIP-848 the epoch of a member grows while partitions stay, and
-        # `CurrentMember.generation_id` returns the current one. With another identity, the commits
-        # of these partitions that are in flight would fail.
+        # Under KIP-848 the epoch of a member grows while partitions stay. The identity stays, too:
+        # with another one, the commits of these partitions that are in flight would fail. Commits
+        # send the current epoch, `CurrentMember.generation_id`.
         is_same_member = (
             self._protocol.coordinator_assigns and generation.member_id == member.identity.member_id
         )
@@ -357,8 +363,8 @@ class Subscriber(Application):
         return len(revoked)
 
     async def _own(self, generation: GenerationInfo, assigned: Sequence[TopicPartition]) -> bool:
-        """Own the partitions and call the listener. Return False if the member was fenced
-        meanwhile, and owns none of them."""
+        """Own the partitions and call the listener. Return False if the member has lost its
+        assignment meanwhile: then it owns none of them."""
         session, member = self._session, self._session.member
         create = partial(session.delivery.create, topic_ids=generation.topic_ids)
         created = await process_in_slices(create, assigned)
@@ -377,8 +383,8 @@ class Subscriber(Application):
 
     async def _report_assigned(self, created: Sequence[OwnedPartition]) -> None:
         """Call the listener about new partitions, and start at the offsets that it returns. While
-        it runs, nothing is fetched from them, but their positions are looked up: it may ask for
-        them."""
+        the listener runs, nothing is fetched from these partitions, but their positions are looked
+        up: the listener may read the positions."""
         callback = self._session.options.on_partitions_assigned
         if callback is None:
             return
@@ -413,7 +419,8 @@ class Subscriber(Application):
     def _note_new_partitions(self, assigned: Sequence[TopicPartition]) -> None:
         """Note as the cause of the rebalance that topics have new partitions, if the assignment has
         partitions that the metadata does not have yet."""
-        most = {tp.topic: tp.partition + 1 for tp in assigned}  # sorted: each topic's last remains
+        # `assigned` is sorted: of each topic, the last partition remains.
+        most = {tp.topic: tp.partition + 1 for tp in assigned}
         known = self._cluster.metadata.partition_counts(most)
         for topic, count in most.items():
             if 0 < (before := known.get(topic, 0)) < count:
@@ -485,7 +492,8 @@ class Subscriber(Application):
     async def _call_listener(
         self, callback: PartitionsCallback | None, partitions: Sequence[TopicPartition]
     ) -> object:
-        """Call the rebalance listener; return its result."""
+        """Call the rebalance listener; return its result, or None if there is no listener or it
+        fails."""
         if callback is None:
             return None
         session = self._session

@@ -60,7 +60,7 @@ class TopicWatch:
     ) -> None:
         """`on_change` is called in a task after changes of the metadata, one call at a time."""
         self.pattern: re.Pattern[str] | None = None
-        """The pattern to subscribe by; None for none. The subscriber gets it once topics are
+        """The pattern to subscribe by; None for none. The subscriber gets it after the topics were
         listed."""
         self._session = session
         self._cluster = cluster
@@ -73,7 +73,7 @@ class TopicWatch:
         self._denied: frozenset[str] = frozenset()
         """Topics whose denied authorization was reported."""
         self._changed = OneShotEvent()
-        """Set when the requested topics or their metadata change."""
+        """Set when the requested topics or their metadata change; `run` then replaces it."""
         self._is_metadata_new = False
         """Whether the metadata has changed since `_follow` last checked it."""
         self._following = CoalescingTask(spawn, self._follow, "metadata watch")
@@ -147,8 +147,8 @@ class TopicWatch:
         return self._subscriber.topics | {tp.topic for tp in self._session.delivery.owned}
 
     def _in_use(self) -> frozenset[str]:
-        """Return the topics whose metadata the consumer needs at all times: those of the next
-        assignment, too, and in a leader those of all members."""
+        """Return the topics whose metadata the consumer needs at all times: those requested, those
+        that the coordinator assigned last, and in a leader those of all members."""
         return self._requested() | self._subscriber.topics_in_use
 
     # ------------------------------------------------------------ the metadata
@@ -191,9 +191,9 @@ class TopicWatch:
     # ------------------------------------------------------------ reports
 
     def check(self) -> None:
-        """Report requested topics that may not be described, and have `run` report those that
-        cannot be consumed, and request missing metadata. Called when the application has requested
-        other topics, or metadata has changed."""
+        """Report the requested topics that this client may not describe, and wake `run`: it reports
+        those that cannot be consumed, and requests missing metadata. Called when the application
+        has requested other topics, or metadata has changed."""
         self._report_denied()
         self._changed.set()
 
@@ -229,7 +229,7 @@ class TopicWatch:
                     warn_after=_UNUSABLE_TOPIC_WARN_AFTER,
                     warn_interval=_UNUSABLE_TOPIC_INTERVAL,
                 )
-            # A topic that the metadata lacks has no known problem either.
+            # Of a topic that the metadata lacks, no problem is known either: it stays unusable.
             elif name in self._unusable and name in metadata.topics:
                 self._unusable.remove(name)
                 troubles.succeeded(("topic", name), now)

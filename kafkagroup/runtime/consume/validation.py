@@ -93,10 +93,11 @@ def _is_contradicted(metadata: ClusterMetadata, owned: OwnedPartition) -> bool:
 
 @frozen
 class _EpochRequest:
-    """The position of one partition, as requested from its leader."""
+    """A request for the end offset of an epoch, for the position of one partition."""
 
     owned: OwnedPartition
     offset: int
+    """The position when the request was made."""
     epoch: int
     """Leader epoch of the record before `offset`."""
     leader_epoch: int
@@ -173,16 +174,16 @@ class Validation:
             elif rest:
                 self._is_woken = True
                 await self._woken.wait(min(o.look_up_at for o in rest))
-        # Also if the last round found contradictions, and nothing is contradicted any more.
+        # The last round may have found contradictions that have ended since.
         self._cluster.troubles.succeeded(_CONTRADICTION, self._clock())
 
     def _due(self, unvalidated: Iterable[OwnedPartition]) -> list[OwnedPartition]:
-        """Return those whose last request was not refused, or may be repeated by now."""
+        """Return the partitions whose last request was not refused, or may be repeated by now."""
         now = self._clock()
         return [o for o in unvalidated if o.look_up_at <= now]
 
     def _unvalidated(self, owned: Iterable[OwnedPartition]) -> list[OwnedPartition]:
-        """Return those that need validation, or that the metadata contradicts."""
+        """Return the partitions that need validation, or that the metadata contradicts."""
         metadata = self._cluster.metadata
         return [o for o in owned if needs_validation(metadata, o) or _is_contradicted(metadata, o)]
 
@@ -190,7 +191,7 @@ class Validation:
         """Request what is missing to validate these positions: the metadata, the ids of topics, and
         the end offsets of epochs."""
         metadata = self._cluster.metadata
-        # If there are many, other tasks ran since these were found.
+        # Find them again: if there are many, other tasks ran since these were found.
         unvalidated = self._unvalidated(found)
         by_leader: dict[int, dict[TopicPartition, _EpochRequest]] = {}
         by_name: list[OwnedPartition] = []
@@ -321,7 +322,7 @@ class Validation:
                 key = "validation", owned.tp
                 self._cluster.troubles.failed(key, self._clock(), problem)
             return action is FetchAction.REFRESH
-        if (troubles := self._cluster.troubles).ongoing:
+        if (troubles := self._cluster.troubles).ongoing:  # else no failure to end
             troubles.succeeded(("validation", owned.tp), self._clock())
         if owned.refusal is not None:
             self._refusals.end(owned)
@@ -340,7 +341,8 @@ class Validation:
             logger.info(
                 "%s: the log was truncated at %d, above the position", owned.tp, end.end_offset
             )
-            # A log is truncated between batches: an open batch is valid to its end.
+            # Drop what was fetched, but not the batch of which records were delivered: a log is
+            # truncated between batches, so that one is valid to its end.
             owned.drop_buffer()
         else:
             self._follow_truncation(owned, end, request.leader_epoch)

@@ -13,7 +13,7 @@ __all__ = ["CLASSIC", "rejoin_requested"]
 
 
 def rejoin_requested(now: float, reason: str, metadata: MemberMetadata) -> RejoinRequested:
-    """Return the event of changed metadata where members assign."""
+    """Return the event of changed metadata where members assign: they rejoin with it."""
     return RejoinRequested(now=now, reason=reason, protocols=metadata.protocols)
 
 

@@ -32,14 +32,15 @@ def _first_state(config: Any, metadata: MemberMetadata, last: Predecessor) -> Me
 
 
 def _subscribe(now: float, reason: str, metadata: MemberMetadata) -> Subscribed:
-    """Return the event of changed metadata. A heartbeat has no field for the reason."""
+    """Return the event of changed metadata. It has no reason: a heartbeat has no field for one."""
     return Subscribed(now=now, topics=metadata.topics, pattern=metadata.pattern)
 
 
 def _preparation(member: Member, response: Any) -> Callable[[], TargetChange] | None:
-    """Return the job that compares a large assignment with the member's target. With 200,000 topics
-    the step would block the loop, and with it the heartbeats of other members."""
-    assignment = getattr(response, "assignment", None)
+    """Return the job that compares a large assignment with the member's target; None if the
+    response has no assignment, or a small one. With 200,000 topics the step would block the loop,
+    and so the heartbeats of other members."""
+    assignment = getattr(response, "assignment", None)  # only that of a heartbeat may have one
     if assignment is None or not is_large(assignment):
         return None
     return partial(prepare, assignment, member.target, member.names)

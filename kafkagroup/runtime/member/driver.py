@@ -99,8 +99,8 @@ _EXPLAINED = frozenset(
 """Codes of a refused join that do not say what to change: `_explain` looks that up."""
 
 _CONNECTION = {Route.COORDINATOR: "group", Route.SEPARATE_CONNECTION: MAIN}
-"""The route of a request -> the id of the broker's connection that sends it. "Separate" is from the
-connection "group", on which a JoinGroup may be in purgatory."""
+"""The route of a request -> the id of the broker's connection that sends it. A separate connection
+is another one than "group", on which a JoinGroup in purgatory holds up later requests."""
 
 
 class Driver(MemberLoop[C]):
@@ -316,7 +316,7 @@ class Driver(MemberLoop[C]):
         )
 
     async def _explain(self, send: Send, response: Any) -> None:
-        """Look up why the coordinator refuses a request to join, as its code says too little."""
+        """Look up why the coordinator refuses a request to join: the error code says too little."""
         # Imported here: brokers rarely refuse a join.
         from kafkagroup.runtime.member import refused_joins
 
@@ -343,7 +343,8 @@ class Driver(MemberLoop[C]):
         return error
 
     def _call_history(self, report: Callable[[], object]) -> None:
-        """Call the history; the subclass does it in the application's loop."""
+        """Call the history. `ThreadedDriver` overrides this to call it in the application's
+        loop."""
         report()
 
     def _measure(self, request: object, response: Any, sent_at: float) -> None:
@@ -356,10 +357,11 @@ class Driver(MemberLoop[C]):
             case SyncGroupRequest() if not response.error_code:
                 meter = meters.sync
             case _:
+                # KIP-848: a heartbeat of epoch 0 joins, one of an epoch below 0 leaves. Other
+                # requests, such as LeaveGroup, have no epoch.
                 epoch = getattr(request, "member_epoch", -1)
                 if epoch < 0 or (epoch == 0 and response.error_code):
                     return
-                # KIP-848: a heartbeat of epoch 0 joins, one of an epoch below 0 leaves.
                 meter = meters.heartbeat if epoch else meters.join
         now = self._loop_now()
         meter.record(now, now - sent_at)
@@ -383,7 +385,7 @@ class Driver(MemberLoop[C]):
             # Usually the leader's assignment cannot be decoded.
             failure = error
             self._post(AssignFailed(now=self._now(), error=error))
-        # Also after a failure: the timer then only reads again by when a poll is due.
+        # Also after a failure, which does no harm: the timer only reads again when a poll is due.
         self._poll_timer.on_assignment_applied()
         if failure is None and (member := self.member).is_current(generation.generation_id):
             now = self._loop_now()
@@ -394,7 +396,8 @@ class Driver(MemberLoop[C]):
 
 
 def _error_code(event: BaseEvent) -> int:
-    """Return the error code with which a broker refused a member's request; 0 for none."""
+    """Return the error code with which a broker refused a member's request; 0 if the event has
+    none."""
     match event:
         case Replied(message=message):
             code: int = getattr(message, "error_code", 0)

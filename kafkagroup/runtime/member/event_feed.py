@@ -40,8 +40,8 @@ class EventFeed:
 
     def open(self, buffer: int, check: Callable[[], None] = lambda: None) -> GroupEvents:
         """Return a reader of later events, with room for `buffer` events. The reader calls `check`
-        before each event: it raises in another process or event loop than the client's. Raises:
-        ConfigurationError unless `buffer` is a whole number from 1."""
+        before each event: `check` raises in another process or event loop than the client's.
+        Raises: ConfigurationError unless `buffer` is a whole number, at least 1."""
         if not isinstance(buffer, int) or buffer < 1:
             raise ConfigurationError(f"buffer={buffer!r}; expected a whole number, at least 1")
         reader = GroupEvents(buffer)

@@ -180,7 +180,7 @@ class GenerationQueue(Application):
         self.error: Exception | None = None
         """The error that ended the membership: every call raises it."""
         self._reported: Exception | None = None
-        """An error that the next call that takes a generation raises, once."""
+        """An error for the application's next call that takes a generation to raise, once."""
         self.is_closed = False
         """Whether the member leaves, or has left, because the application closed it."""
         self.changed = ChangeSignal()
@@ -307,8 +307,8 @@ class GenerationQueue(Application):
         )
 
     async def revoke(self, deadline: float) -> SupportedProtocols | None:
-        # The driver has called this before. But a generation that one step begins and revokes was
-        # not in the queue then, and the application may have taken it since.
+        # The driver has called `on_generation_end` before. But a generation that one step begins
+        # and revokes was not in the queue then, and the application may have taken it since.
         self.on_generation_end(lost=False)
         self.pending = None
         with anyio.move_on_at(deadline):

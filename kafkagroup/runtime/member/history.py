@@ -1,8 +1,7 @@
 """Records one membership: its rebalances, their causes, and where their time went.
 
 The `Driver` reports each step (event, state, effects), and the `History` publishes events for the
-application. Callers pass the time. The states of both of Kafka's protocols have phases of the same
-names. A member in ZooKeeper reports no steps.
+application. Callers pass the time of the loop's clock. A member in ZooKeeper reports no steps.
 """
 
 from __future__ import annotations
@@ -58,7 +57,8 @@ _STAGES = {
     "stable": "assigning",
     "member": "assigning",
 }
-"""Phase -> the field of RebalancePhases that its time counts for."""
+"""Phase of a member, in either of Kafka's protocols -> the field of RebalancePhases that the time
+in it counts for."""
 
 
 @frozen
@@ -125,8 +125,8 @@ class History:
         self._current_causes.setdefault(cause, reason)
 
     def note_revocation_time(self, seconds: float) -> None:
-        """Count this part of the time since the assignment as revocation: a cooperative consumer
-        revokes while it applies an assignment."""
+        """Count these seconds as revocation, and not as part of applying the assignment: a
+        cooperative consumer revokes while it applies an assignment."""
         self._add_time("revoking", seconds)
         self._add_time("assigning", -seconds)
 
@@ -193,7 +193,8 @@ class History:
     # ------------------------------------------------------------ events
 
     def _begin_rebalance(self, step: Step, cause: RebalanceCause | None) -> None:
-        """Note that a rebalance has begun, now or before."""
+        """Begin a rebalance, unless one is under way. In both cases the causes for which this
+        member has requested a rebalance are causes of this one."""
         self._current_causes = {**self._current_causes, **self._requested_causes}
         self._requested_causes = {}
         if self._began_at is not None:

@@ -52,7 +52,7 @@ class Application(Protocol):
         """Stop delivering what is revoked: the generation ends, or has ended (`lost`)."""
 
     def on_lease_extended(self) -> None:
-        """Note that the coordinator has acknowledged the membership."""
+        """Note that the ownership lease was extended: the membership was acknowledged."""
 
     def on_error(self, error: Exception) -> None:
         """Note an error that does not end the membership."""
@@ -79,7 +79,8 @@ class Application(Protocol):
         """
 
     async def lose(self, reason: str) -> SupportedProtocols | None:
-        """Release without committing: others may own the partitions by now. Returns as `revoke`."""
+        """Release without committing: others may own the partitions by now. Returns what `revoke`
+        returns."""
 
     async def assign(self, generation: GenerationInfo) -> None:
         """Apply the assignment of a new generation."""
@@ -99,7 +100,8 @@ class RunningMember(Protocol):
     """Whether the member ended because the coordinator does not support its protocol, and may be
     replaced by a member of the classic protocol."""
     unanswered_id: str
-    """The id that the coordinator may still count, as leaving the group failed; else ""."""
+    """The member id that the coordinator may still count, because leaving the group failed; else
+    ""."""
 
     @property
     def lease_left(self) -> float:
@@ -137,7 +139,7 @@ class RunningMember(Protocol):
         """Request a new generation; under KIP-848, the full assignment."""
 
     def change_metadata(self, reason: str, metadata: MemberMetadata) -> None:
-        """Request an assignment by other metadata."""
+        """Request an assignment that is computed from this metadata."""
 
     def invalidate_coordinator(self, reason: str) -> None:
         """Look up the coordinator again, if there is one."""

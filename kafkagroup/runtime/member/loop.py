@@ -81,7 +81,8 @@ class PollTimer:
     async def wait_until_overdue(self) -> str:
         """Wait until the application has failed to poll in time; return the reason to leave."""
         while (due := self._application.poll_due_at(self._loop_ran_at())) > anyio.current_time():
-            # An application without an assignment need not poll; with one, a poll is due sooner.
+            # Wait no longer than until an assignment is applied: an application without one need
+            # not poll, so afterwards a poll is due sooner.
             await self._applied.wait(due)
         overdue = self._application.overdue_poll(self._loop_ran_at(), anyio.current_time())
         logger.warning(
@@ -111,7 +112,8 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         """Whether the member ended because the coordinator does not support its protocol, and may
         be replaced by a member of the classic protocol."""
         self.unanswered_id = ""
-        """The id that the coordinator may still count, as leaving the group failed; else ""."""
+        """The member id that the coordinator may still count, because leaving the group failed;
+        else ""."""
         self._protocol = protocol
         self._application = application
         self._log = log
@@ -134,7 +136,8 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         # Unbounded on purpose: nearly every event is the result of one effect.
         self._events: Mailbox[BaseEvent] = Mailbox()
         self._work: list[object] = []
-        """Effects that the application executes, and that wait for earlier ones."""
+        """Effects for the application to execute, in order, once the one that it executes now is
+        done."""
         self._work_done: OneShotEvent | None = None
         """Set when all calls to the application have returned; None while no task makes any."""
 
@@ -165,7 +168,7 @@ class MemberLoop(RunningMember, ABC, Generic[M]):
         self._request_assignment(RejoinRequested(now=self._now(), reason=reason))
 
     def change_metadata(self, reason: str, metadata: MemberMetadata) -> None:
-        """Request an assignment by other metadata."""
+        """Request an assignment that is computed from this metadata."""
         self._request_assignment(self._protocol.change_metadata(self._now(), reason, metadata))
 
     def leave(

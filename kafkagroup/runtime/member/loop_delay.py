@@ -27,7 +27,8 @@ _WARN_FRACTION = 1 / 3
 """A delay of this fraction of the session timeout causes a warning."""
 
 _WARN_AFTER = 5.0
-"""Seconds of delay that cause a warning for any session timeout: rebalances wait, too."""
+"""Seconds of delay that cause a warning even if the session timeout is long: rebalances wait for
+the loop, too."""
 
 _ADVICE = "run what blocks it in a thread, for example with anyio.to_thread.run_sync"
 
@@ -62,7 +63,8 @@ class LoopDelay:
         return max(self._longest, self._previous_longest)
 
     def add_delay(self, late: float, now: float) -> None:
-        """Add the delay of something that ran, or still waits, `late` seconds after its time."""
+        """Add the delay of something that ran, or still waits, `late` seconds after its time; `now`
+        is on the loop's clock."""
         elapsed = now - self._window_began_at
         if elapsed >= _WINDOW:
             # After a pause of two windows, no delay of the last window is recent.
@@ -72,7 +74,8 @@ class LoopDelay:
 
     def record(self, late: float, now: float) -> None:
         """Add the delay of something that ran `late` seconds after its time; warn of a long one.
-        Call it in an event loop: all clients of the loop share the time of the next warning."""
+        Must be called in an event loop: all clients of the loop share the time of the next
+        warning."""
         self.add_delay(late, now)
         if late < self.warn_after or now < _next_warning_at().get():
             return

@@ -59,8 +59,9 @@ class Members:
         client_member_id: str = "",
     ) -> None:
         """`protocol`: that of the first member, where Kafka coordinates the group. `factory`:
-        creates the members where it does not. `is_threaded`: whether each runs in a thread of its
-        own. `client_member_id`: the id that the client has generated for its members (KIP-848)."""
+        creates the members where Kafka does not; None where it does. `is_threaded`: whether each
+        member runs in a thread of its own. `client_member_id`: the id that the client has generated
+        for its members (KIP-848); "" for a `GroupMember`, which never uses that protocol."""
         self._cluster = cluster
         self._application = application
         self._protocol = protocol
@@ -81,8 +82,8 @@ class Members:
     @property
     def unanswered_id(self) -> str:
         """The id under which the coordinator may still count the last member, because leaving the
-        group failed; "" for none. A client that closes makes another member with it, which only
-        leaves. Otherwise the group would wait for this id until its session ends, and a new
+        group failed; "" for none. A client that closes makes another member with this id, which
+        only leaves. Otherwise the group would wait for the id until its session ends, and a new
         coordinator would begin that session anew."""
         return "" if self._last is None else self._last.unanswered_id
 
@@ -114,7 +115,7 @@ class Members:
             self._log,
             self._history,
         )
-        # Kept until this member has left: if it fails, the earlier one may still be counted.
+        # Kept until the new member has left: if that one fails, the last may still be counted.
         driver.unanswered_id = predecessor.unanswered_id
         return driver
 

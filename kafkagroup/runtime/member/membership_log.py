@@ -74,7 +74,7 @@ class MembershipLog:
     def describe_as(
         self, name: str, describe: Callable[[GenerationInfo], tuple[str, bool]]
     ) -> None:
-        """Replace how lines name the client, and how they describe what it is assigned."""
+        """Replace `name`, by which lines name the client, and `describe`."""
         self.name, self.describe = name, describe
 
     # ------------------------------------------------------------ the member
@@ -113,7 +113,8 @@ class MembershipLog:
 
     def left(self, reason: str, *, keeps_place: bool = False, doubt: str = "") -> None:
         """Log that the membership has ended. `keeps_place`: the member has not left at the
-        coordinator, which waits for it; `doubt`: why the coordinator may still count it."""
+        coordinator, which waits for it. `doubt`: why the coordinator may still count a member that
+        was to leave; "" if it does not."""
         was_member, self._is_member = self._is_member, False
         if doubt:
             logger.warning(

@@ -105,11 +105,11 @@ class Meter:
         """When the earliest duration began; inf before there is one."""
 
     def record(self, now: float, seconds: float) -> None:
-        """Record a duration that ended now."""
+        """Record a duration in seconds that ended at `now`, on the loop's clock."""
         self._since = min(self._since, now - seconds)
         slot = int(now // _SLOT)
         # Replaced as a whole: a reader in another thread sees a duration with its count or not at
-        # all. A slot that is visible before its first duration would have it divide by 0.
+        # all. A slot that is visible before its first duration would make the reader divide by 0.
         if self._sums and self._sums[-1].slot == slot:
             self._sums = (*self._sums[:-1], self._sums[-1].add(seconds))
         else:
@@ -142,7 +142,7 @@ class GroupMeters:
     rebalance: Meter = field(factory=Meter)
 
     def read(self, now: float) -> GroupMetrics:
-        """Return the metrics of these meters; callers add the others."""
+        """Return the metrics of these meters; callers set the other fields."""
         return GroupMetrics(
             heartbeat=self.heartbeat.read(now),
             join=self.join.read(now),

@@ -1,4 +1,4 @@
-"""What distinguishes the protocols of membership: one value for each, which other code asks.
+"""What distinguishes the protocols of membership: one value for each, which other code reads.
 
 `classic_protocol.CLASSIC` and `consumer_protocol.CONSUMER` are those of Kafka's coordinator, and
 `kafkagroup.zookeeper.driver.CLAIMS` that of members in ZooKeeper.
@@ -147,12 +147,13 @@ class MembershipProtocol(Generic[M]):
     step: Callable[[M, Any], tuple[M, Sequence[object]]]
     """Member and event -> the next member, and the effects to execute."""
     change_metadata: Callable[[float, str, MemberMetadata], AssignmentRequested]
-    """Time, reason and new metadata -> the event that asks for an assignment by them."""
+    """Time, reason and new metadata -> the event that requests an assignment by that metadata."""
     coordinator_assigns: bool
     """Whether the coordinator matches patterns and computes the assignment (KIP-848). The
     generation is then the epoch of the member, which advances while the assignment stays: commits
-    and look-ups name the current one, not the one of the assignment. If false, members compute the
-    assignment by the protocols they support, and a member that needs another one rejoins."""
+    and look-ups name the current epoch, not that of the assignment. If false, members compute the
+    assignment by the protocols that they support, and a member that needs another assignment
+    rejoins."""
     claims_partitions: bool
     """Whether each partition is claimed in ZooKeeper. The claims then define the owners: no member
     leads, metadata need not have the owned partitions, and commits name no member."""

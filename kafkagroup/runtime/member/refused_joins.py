@@ -43,7 +43,7 @@ def refused_protocols(request: JoinGroupRequest) -> BrokerError:
 
 def refused_assignor(name: str, message: str | None) -> BrokerError:
     """Return the error of a `group_remote_assignor` that the coordinator does not have. `message`:
-    what it answers."""
+    the text of its response; None or "" if it has none."""
     known = message or "the coordinator does not have it; Kafka's own are 'uniform' and 'range'"
     return BrokerError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"group_remote_assignor={name!r}: {known}")
 
@@ -51,8 +51,8 @@ def refused_assignor(name: str, message: str | None) -> BrokerError:
 async def refused_session_timeout(
     broker: BrokerClient, node_id: int, session_timeout_ms: int
 ) -> BrokerError:
-    """Return the error of a session timeout that the broker refuses: it has the option, the value
-    and the limits."""
+    """Return the error of a session timeout that the broker refuses, with the option, the value and
+    the limits."""
     limits = await _limits(broker, node_id)
     least, most = (limits or _DEFAULTS)[_MIN], (limits or _DEFAULTS)[_MAX]
     source = (
@@ -73,7 +73,8 @@ async def refused_session_timeout(
 
 
 async def _limits(broker: BrokerClient, node_id: int) -> dict[str, str] | None:
-    """Return both limits; None if the broker does not tell them: an ACL may be missing."""
+    """Return both limits, by configuration name; None if the broker does not report them in time:
+    an ACL may be missing."""
     resource = DescribeConfigsResource(
         resource_type=BROKER, resource_name=str(node_id), configuration_keys=(_MIN, _MAX)
     )

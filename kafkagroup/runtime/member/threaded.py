@@ -1,7 +1,7 @@
 """The driver in a thread of its own: heartbeats continue while the application blocks its loop.
 
-The thread has a loop of the same kind, whose clock is the application's, and its own connections.
-The two loops only post calls to each other, in order: calls of the application run in the
+The thread has its own connections, and a loop of the same kind as the application's, with the same
+clock. The two loops only post calls to each other, in order: calls of the application run in the
 application's loop, and requests to the driver in the thread's. Neither side blocks on the other.
 The application reads the driver's `member`, with its `ownership`: a value that the thread replaces
 as a whole.
@@ -129,7 +129,7 @@ class ThreadedDriver(Driver[C]):
             self._post_to_thread(self._stop)
             with anyio.move_on_after(_STOP_TIMEOUT, shield=True):
                 await self._thread_ended.wait()
-                thread.join()
+                thread.join()  # does not block: the event was the last thing that the thread posted
             self._coroutine_receiver.close()
             self.closed.set()
         if self._error is not None:
@@ -230,6 +230,7 @@ class ThreadedDriver(Driver[C]):
         self.post_to_application(report)
 
     def _application_ran_at(self) -> float:
+        # The application's loop may not have run since the pending probe was posted to it.
         sent_at = self._probe_sent_at
         return anyio.current_time() if sent_at is None else sent_at
 
@@ -314,7 +315,7 @@ class _TroublesProxy(Troubles):
 
     def __init__(self, troubles: Troubles, post_to_application: Callable[[Call], None]) -> None:
         super().__init__()
-        self.ongoing = troubles.ongoing
+        self.ongoing = troubles.ongoing  # the same dict: the thread only tests if it is empty
         self._troubles = troubles
         self._post = post_to_application
 
@@ -360,8 +361,8 @@ class _LoginsProxy(Logins):
 
 class _CoordinatorsProxy(Coordinators):
     """Passes on what the thread finds and invalidates to the application's `Coordinators`, in the
-    application's loop. What the application's loop finds does not come here: the driver is notified
-    of a move, and the thread looks up the coordinator by itself."""
+    application's loop. What the application's loop finds is not passed to the thread: the driver is
+    notified that the coordinator moved, and the thread looks it up itself."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class TopicNames:
                 self._unnamed = self._unnamed.difference(names)
                 self._on_named(names)
             elif self._unnamed:  # `look_up` may have withdrawn them meanwhile
-                # A broker may not know a new topic yet.
+                # Retry: a broker may not know a new topic yet.
                 cluster.troubles.failed(key, anyio.current_time(), self._problem())
                 await self._changed.wait(anyio.current_time() + pauses.next())
 
@@ -84,7 +84,8 @@ class TopicNames:
 
 
 def _some(topic_ids: frozenset[UUID]) -> frozenset[UUID]:
-    """Return as many as one request names. At random: some may not be known to any broker."""
+    """Return as many topics as one request may name. They are chosen at random: topics that no
+    broker knows yet must not keep the others from being looked up."""
     if len(topic_ids) <= _MAX_LOOKED_UP:
         return topic_ids
     return frozenset(random.sample(tuple(topic_ids), _MAX_LOOKED_UP))

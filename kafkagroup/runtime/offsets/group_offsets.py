@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 
 _COMMITTING = "committing"
 _READING = "reading"
-"""The kinds of requests whose failures are reported to `Troubles`, as its messages name them."""
+"""Each names one kind of request in the messages and keys of `Troubles`."""
 
 _PENDING_TRANSACTION = (
     "a producer has a transaction open that commits these offsets: check that it is alive; the"
@@ -156,13 +156,13 @@ class GroupOffsets:
         self._unanswered.clear()
 
     async def connect(self) -> None:
-        """Connect to the coordinator while the member joins, so that looking up its positions takes
-        fewer round trips. A failure is ignored: the first request connects again."""
+        """Connect to the coordinator while the member joins, so that the first look-up of committed
+        offsets takes fewer round trips. A failure is ignored: the look-up connects again."""
         with suppress(_Retry, BrokerError, *RETRIED_ERRORS):
             await (await self._coordinator()).ready()
 
     def pauses(self) -> RetryBackoff:
-        """Return the pauses between retries at the coordinator."""
+        """Return new pauses, for the retries of one operation at the coordinator."""
         return RetryBackoff(self._cluster.options, self._backoff)
 
     async def commit(
@@ -256,9 +256,9 @@ class GroupOffsets:
         meter: Meter | None,
         slow: set[Address],
     ) -> Offsets:
-        """Repeat a commit that has succeeded, because there was no response to an earlier one: the
-        coordinator may have executed that after this one, and most likely has by now. Return the
-        acknowledged offsets."""
+        """Repeat a commit that has succeeded, because an earlier one got no response: the
+        coordinator may have executed the earlier commit after this one, and most likely has by now.
+        Return the acknowledged offsets; if the repetition fails, those of the first time."""
         try:
             repeated = await self._commit_once(commit, acknowledged, ids, deadline, meter, slow)
         except (_Retry, KafkaGroupError) as error:
@@ -270,8 +270,9 @@ class GroupOffsets:
     async def _deleted_topics(
         self, topics: Collection[str], ids: Mapping[str, UUID], deadline: float
     ) -> set[str]:
-        """Return the topics that were deleted or recreated, as earlier commits have found. The
-        metadata is refreshed for them once a second at most, and not beyond the deadline."""
+        """Return the topics that earlier commits have found deleted or recreated, if the metadata
+        still agrees. It is refreshed for them once a second at most, and not beyond the deadline.
+        """
         keys = {topic: (topic, ids.get(topic, NO_ID)) for topic in topics}
         deleted = {t for t, key in keys.items() if self._deleted_counts.get(key, 0) >= _MAX_UNKNOWN}
         if deleted and anyio.current_time() >= self._refreshed_at + _RECHECK_INTERVAL:
@@ -284,7 +285,7 @@ class GroupOffsets:
         return deleted
 
     async def refresh_metadata(self, topics: Collection[str]) -> bool:
-        """Refresh the metadata, also of these topics; return whether that succeeded."""
+        """Refresh the metadata, including that of these topics; return whether that succeeded."""
         self._refreshed_at = anyio.current_time()
         try:
             with self._cluster.topics.during(topics):
@@ -312,9 +313,9 @@ class GroupOffsets:
         partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, UUID],
     ) -> str | None:
-        """If the error is an unknown topic, return the one that was deleted or recreated by the
-        metadata; None if the metadata has all of them, which the coordinator may not know yet, or
-        could not be refreshed. None also for any other error."""
+        """If the error is an unknown topic, return the first that was deleted or recreated,
+        according to the metadata. None if the metadata has all of them: then the coordinator may
+        not know one yet. None also if the metadata cannot be refreshed, and for other errors."""
         topics = {tp.topic for tp in partitions}
         if error.code not in ABSENT or not await self.refresh_metadata(topics):
             return None
@@ -347,11 +348,12 @@ class GroupOffsets:
         is_last: bool = False,
     ) -> Offsets:
         """Send a commit of these partitions once; return their offsets, the newest at this attempt.
-        `deadline`: that of all attempts, of which this is the last one that is allowed if
-        `is_last`. `slow`: the brokers that did not answer an attempt in time, to which this adds.
+        `deadline`: that of all attempts; `is_last`: whether no other attempt may follow. `slow`:
+        the brokers that did not answer an attempt in time; this call may add one.
         """
         broker = await self._coordinator()
-        # Also waits while the broker throttles: the checks below must directly precede the request.
+        # This also waits while the broker throttles: the checks below must directly precede the
+        # request.
         await broker.ready()
         identity = commit.identity
         offsets = {tp: offset for tp, offset in commit.newest().items() if tp in partitions}
@@ -364,8 +366,8 @@ class GroupOffsets:
                 f" generation {identity.generation_id}; the next owner of the partition starts at"
                 " the last commit that succeeded"
             )
-        # The connection may be dead without a sign, so an attempt gets a part of the time. If the
-        # broker did not answer in that part, it may be slow: now it gets all the time that is left.
+        # The connection may be dead without a sign, so an attempt gets a part of the time. If this
+        # broker did not answer an earlier attempt, it may be slow, and gets all the time left.
         ends_at = deadline if is_last or broker.address in slow else part_until(deadline)
         sent_at = anyio.current_time()
         try:
@@ -404,8 +406,8 @@ class GroupOffsets:
     def _check_commit(
         self, response: OffsetCommitResponse, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Raises: the error of the first partition that has one, `_Retry` if it may pass;
-        RemoteProtocolError if a partition is missing."""
+        """Raises: the error of the first partition that has one, as `_Retry` if a retry may
+        succeed; RemoteProtocolError if a partition is missing."""
         unanswered = set(partitions)
         for topic in response.topics:
             for partition in topic.partitions:
@@ -474,7 +476,8 @@ class GroupOffsets:
         member: Identity | None = None,
         topic_ids: Mapping[str, UUID] | None = None,
     ) -> CommittedOffsets:
-        """Send one OffsetFetch request. Errors of the network are not raised, nor are error codes.
+        """Send one OffsetFetch request. Errors of the network are not raised, nor are error codes:
+        partitions whose look-up must be retried are in neither field of the result.
 
         A failed look-up must never count as "no offset". `unknown` counts how often in a row the
         coordinator did not know a partition's topic; pass the same mapping with each retry.
@@ -520,8 +523,8 @@ class GroupOffsets:
         partitions: Collection[TopicPartition],
         unknown: MutableMapping[TopicPartition, int],
     ) -> CommittedOffsets:
-        """Sort a response into offsets and errors. Raises: the error of the group as a whole,
-        `_Retry` if it may pass."""
+        """Sort a response into offsets and errors. Raises: the error of the group as a whole, as
+        `_Retry` if a retry may succeed."""
         for group in response.groups:
             if code := group.error_code:
                 self._note_coordinator_moved(code)
@@ -568,21 +571,22 @@ class GroupOffsets:
         self._cluster.troubles.failed(key, anyio.current_time(), problem)
 
     def _report_success(self, what: str) -> None:
-        if (troubles := self._cluster.troubles).ongoing:
+        if (troubles := self._cluster.troubles).ongoing:  # else no failure to end
             troubles.succeeded((self._group_id, what), anyio.current_time())
 
     def _topic_ids(
         self, partitions: Iterable[TopicPartition], known: Mapping[str, UUID] | None = None
     ) -> Mapping[str, UUID]:
         """Return the ids of all topics of these partitions, or {} if one is unknown: a request has
-        either names or ids. `known`: those that count instead of the metadata's."""
+        either names or ids. `known`: ids that count instead of the metadata's."""
         known = known or {}
         others = {tp.topic for tp in partitions} - known.keys()
         found = self._cluster.topic_ids(others)
         return {**found, **known} if len(found) == len(others) else {}
 
     async def _coordinator(self) -> BrokerClient:
-        """Return the coordinator. Raises: what the look-up raises, `_Retry` if it may pass."""
+        """Return the coordinator. Raises: what the look-up raises; `_Retry` in place of a
+        BrokerError that a retry may change."""
         try:
             self._last_coordinator = node = await self._cluster.coordinators.find(self._group_id)
         except BrokerError as error:

@@ -41,14 +41,15 @@ class LogOffsets:
     """Requests offsets from each partition's leader."""
 
     def __init__(self, cluster: Cluster, isolation_level: int) -> None:
+        """`isolation_level`: READ_COMMITTED or READ_UNCOMMITTED of `values`."""
         self._cluster = cluster
         self._isolation_level = isolation_level
 
     async def at(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return the first offset at or after each timestamp, or where the log starts or ends for
-        EARLIEST or LATEST; retry until all leaders respond.
+        """Return the first offset at or after each timestamp, in milliseconds since the epoch, or
+        where the log starts or ends for EARLIEST or LATEST; retry until all leaders respond.
 
         Raises: BrokerError for an error that a retry would not change, such as a denied topic, or
         for a partition that is still unknown after some retries; AuthenticationError while no login
@@ -60,7 +61,7 @@ class LogOffsets:
         return found.offsets
 
     async def each(self, timestamps: Mapping[TopicPartition, int]) -> ListedOffsets:
-        """As `at`, but return the errors of partitions instead of raising the first one."""
+        """Do as `at`, but return the errors of partitions instead of raising the first one."""
         return await self._request_all(timestamps, collect_errors=True)
 
     async def _request_all(
@@ -121,6 +122,7 @@ class LogOffsets:
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for tp, timestamp in timestamps.items():
             leader = self._cluster.metadata.leader(tp)
+            # Without a leader: -1, which is the id of no node.
             by_leader.setdefault(-1 if leader is None else leader.leader, {})[tp] = timestamp
         is_stale = False
         for node_id, requested in by_leader.items():
@@ -138,8 +140,8 @@ class LogOffsets:
                 logger.info("offsets of broker %d: %s", node_id, error)
                 is_stale = True
                 continue
-            # Drop what a leader reports that was replaced meanwhile: its log may start and end
-            # elsewhere.
+            # Drop the offsets of partitions whose leader was replaced meanwhile: the log of the new
+            # one may start and end elsewhere.
             requested = {
                 tp: timestamp
                 for tp, timestamp in requested.items()
@@ -156,7 +158,8 @@ class LogOffsets:
         requested: Mapping[TopicPartition, int],
         found: ListedOffsets,
     ) -> bool:
-        """Sort a response into `found`; return whether metadata is stale."""
+        """Sort a response into `found`, without the partitions to retry; return whether metadata is
+        stale."""
         is_stale, troubles = False, self._cluster.troubles
         for topic in response.topics:
             for p in topic.partitions:
@@ -168,7 +171,7 @@ class LogOffsets:
                 if p.error_code == ErrorCode.NONE and not is_missing:
                     offset = max(p.offset, -1)
                     found.offsets[tp] = OffsetAndTimestamp(offset, p.timestamp, p.leader_epoch)
-                    if troubles.ongoing:
+                    if troubles.ongoing:  # else no failure to end
                         troubles.succeeded(("log offsets", tp), anyio.current_time())
                     continue
                 action = FetchAction.REFRESH if is_missing else fetch_action(p.error_code)

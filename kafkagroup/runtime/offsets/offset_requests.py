@@ -29,7 +29,8 @@ from kafkagroup.wire.schema import NO_ID
 __all__ = ["commit_offsets", "fetch_offsets"]
 
 _HIGHEST_BY_NAME = 9
-"""From version 10 both requests name topics by id."""
+"""The highest version of both requests that names topics by name; from version 10 on they have
+ids."""
 
 
 async def commit_offsets(
@@ -44,7 +45,8 @@ async def commit_offsets(
     connection_id: str = MAIN,
     timeout: float | None = None,
 ) -> OffsetCommitResponse:
-    """Commit offsets; generation -1 and member id "" for a caller that is not a member."""
+    """Commit offsets; generation -1 and member id "" for a caller that is not a member. `timeout`:
+    seconds; None: the request timeout of the client."""
     ids = topic_ids or {}
     request = OffsetCommitRequest(
         group_id=group_id,
@@ -97,7 +99,7 @@ async def fetch_offsets(
     """Return a group's committed offsets, of some partitions or (None) of all.
 
     `member`: the id and epoch of a member under KIP-848. A broker of 4.0 or later refuses the
-    request unless the group has that member with that epoch."""
+    request unless the group has that member with that epoch. `timeout`: as for `commit_offsets`."""
     ids = topic_ids or {}
     topics = None
     if partitions is not None:

@@ -1,6 +1,7 @@
 """What requests about offsets name: the member that commits, its commit, and the ends of a log.
 
-Consumers import this when they are imported, and the requests when they start.
+Separate from the requests: a consumer's module imports this one, and the requests only when a
+consumer starts.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+"""Partition -> the offset that is committed, or to commit, with its metadata."""
 
 EARLIEST = -2
 """The timestamp that requests the log's start."""
@@ -49,8 +51,8 @@ NO_MEMBER = Identity(-1, "")
 
 @define(kw_only=True)
 class GroupCommit:
-    """A commit until it is acknowledged. Each attempt asks it what to send: here always the same
-    offsets; a subclass may return newer ones."""
+    """A commit until it is acknowledged. Each attempt sends what `newest` returns: here always the
+    same offsets; a subclass may return newer ones."""
 
     identity: Identity
     offsets: Offsets
@@ -65,8 +67,8 @@ class GroupCommit:
         return self.identity.generation_id
 
     def is_current(self) -> bool:
-        """Return whether the identity is still a member of its generation; the commit is not sent
-        once it is not. Raises: CommitFailedError where there is another reason not to send it."""
+        """Return whether the identity is still a member of its generation; if not, the commit is
+        not sent. Raises: CommitFailedError if there is another reason not to send it."""
         return True
 
     def newest(self) -> Offsets:

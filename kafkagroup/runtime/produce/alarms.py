@@ -20,7 +20,7 @@ class Alarms:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         """The time of each alarm, its number, and its function."""
-        self._numbers = count()  # for alarms at one time: functions cannot be compared
+        self._numbers = count()  # order alarms of equal times: functions cannot be compared
         self._changed = ChangeSignal()
 
     def set(self, at: float, ring: Callable[[], None]) -> None:

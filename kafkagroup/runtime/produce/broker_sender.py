@@ -20,7 +20,7 @@ Taken = Sequence[tuple[PartitionQueue, ProduceBatch]]
 """The batches of one request, of which each partition has one at most."""
 
 Exchange = Callable[[Taken, Callable[[], None]], Awaitable[None]]
-"""Sends a request and handles its response; calls the function once the request is on the
+"""Sends a request and handles its response; calls the function as soon as the request is on the
 connection."""
 
 
@@ -52,8 +52,8 @@ class BrokerSender:
         """Whether a task takes batches, or will as soon as it runs: no other may, so that the
         requests are on the connection in the order in which their batches were taken."""
         self._idle: list[OneShotEvent] = []
-        """An event for each task without work, which has it take batches. The last one to become
-        idle is the first to work again, so that the others end after `_MAX_IDLE`."""
+        """An event for each task without work; set to have that task take batches. The task that
+        became idle last works first, so that the others end after `_MAX_IDLE`."""
 
     def add(self, queue: PartitionQueue) -> None:
         """Note that a queue may have a batch to send."""
@@ -61,8 +61,9 @@ class BrokerSender:
         self._start_taking()
 
     def _start_taking(self) -> None:
-        """Have a task take batches, if none does and another request may be sent. It runs after
-        those that are ready to run now: what they send goes into the same request."""
+        """Have a task take batches, if none does and another request may be sent. That task runs
+        after all tasks that are ready to run now, so that what these send goes into the same
+        request."""
         if self._is_taking or not self._may_take():
             return
         self._is_taking = True
@@ -89,9 +90,9 @@ class BrokerSender:
         """Wait until this task shall take batches; return False after a while without work."""
         given = OneShotEvent()
         self._idle.append(given)
-        # This task, too, takes batches only after the event: other tasks that have got responses at
-        # the same time act on them first. What follows a batch that was refused must not be sent
-        # before the refusal is known.
+        # Even if this wakes this task, it takes batches only after the event: other tasks that got
+        # responses at the same time act on them first. What follows a batch that was refused must
+        # not be sent before the refusal is known.
         self._start_taking()
         if await given.wait(self._clock() + _MAX_IDLE):
             return True

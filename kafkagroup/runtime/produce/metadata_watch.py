@@ -24,15 +24,16 @@ from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTo
 __all__ = ["MetadataWatch"]
 
 _REFUSAL_AGE = 1.0
-"""Seconds for which records fail by the refusal of a topic that the metadata has. Then it is
-requested again: an ACL may have been granted."""
+"""Seconds for which records fail by the refusal of a topic that the metadata has. For later records
+the metadata is requested again: an ACL may have been granted."""
 
 _TOPIC_MAX_IDLE = 300.0
 """Seconds since the last record for a topic, after which its metadata is no longer refreshed."""
 
 
 class MetadataWatch:
-    """Refreshes the metadata while something waits for it, and every `max_age` seconds."""
+    """Refreshes the metadata while it is stale or records wait for it, and every `max_age`
+    seconds."""
 
     def __init__(
         self,
@@ -43,9 +44,9 @@ class MetadataWatch:
         on_placed: Callable[[TopicQueues, ProduceBatch], None],
         max_age: float,
     ) -> None:
-        """`on_leader` is called with each queue of `find_leader` once its leader is known;
-        `on_placed` with a topic, and the records that have waited for its partitions, once these
-        are known or refused."""
+        """`on_leader` is called with each queue of `find_leader` as soon as its leader is known;
+        `on_placed` with a topic, and the records that have waited for its partitions, as soon as
+        these are known or refused."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._spawn = spawn
@@ -54,6 +55,7 @@ class MetadataWatch:
         self._on_placed = on_placed
         self._task = CoalescingTask(spawn, self._find, "metadata")
         self._leaderless: set[PartitionQueue] = set()
+        """The queues of `find_leader` whose leader is not known yet."""
         self._is_stale = False
         """Whether the metadata must be refreshed even if nothing waits for it."""
         self._requested: set[str] = set()
@@ -91,7 +93,7 @@ class MetadataWatch:
     def find(self, topic: TopicQueues) -> None:
         """Find the partitions of a topic for which records wait."""
         topic.used_at = anyio.current_time()
-        self._refused_creations.pop(topic.name, None)  # it may be allowed by now
+        self._refused_creations.pop(topic.name, None)  # the creation may be allowed by now
         if not self._is_refusal_old(topic):
             self._follow_topic(topic)
         if topic.is_awaited:
@@ -135,7 +137,8 @@ class MetadataWatch:
         self._causes.pop(tp, None)
 
     def cause(self, tp: TopicPartition) -> KafkaGroupError | None:
-        """Return why the records of a partition, or a topic, were not acknowledged, if known."""
+        """Return why the records of a partition were not acknowledged, or those of a topic (with
+        the partition -1), if known."""
         if (cause := self._causes.get(tp)) is not None:
             return cause
         topic = self._cluster.metadata.topics.get(tp.topic)
@@ -251,7 +254,8 @@ class MetadataWatch:
         self._on_placed(topic, unplaced)
 
     def _is_refusal_old(self, topic: TopicQueues) -> bool:
-        """Whether the metadata refuses a topic, and is so old that it is to be asked again."""
+        """Whether a topic was refused, and the metadata is so old that it must be requested
+        again."""
         is_refused = not topic.queues and self._refusal(topic) is not None
         return is_refused and anyio.current_time() >= self._applied_at + _REFUSAL_AGE
 

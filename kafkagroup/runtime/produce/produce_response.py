@@ -17,7 +17,7 @@ __all__ = ["by_partition", "named_leaders", "no_response_for", "refusal"]
 
 
 def by_partition(response: ProduceResponse) -> dict[TopicPartition, PartitionProduceResponse]:
-    """Return the part of each partition. Of two parts for one, the first counts."""
+    """Return the part of each partition. Of two parts for one partition, the first counts."""
     found: dict[TopicPartition, PartitionProduceResponse] = {}
     for topic in response.responses:
         for part in topic.partition_responses:
@@ -26,7 +26,8 @@ def by_partition(response: ProduceResponse) -> dict[TopicPartition, PartitionPro
 
 
 def refusal(tp: TopicPartition, part: PartitionProduceResponse) -> BrokerError:
-    """Return the error of a partition. With KIP-467 it names the record that is at fault."""
+    """Return the error of a partition. If the part has errors of records (KIP-467), it names the
+    first record that is at fault."""
     what = f"writing to {tp}" + (f": {part.error_message}" if part.error_message else "")
     if part.record_errors:
         first = min(part.record_errors, key=lambda one: one.batch_index)

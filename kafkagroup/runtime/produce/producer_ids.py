@@ -60,7 +60,7 @@ class ProducerIds:
                     raise _refusal(response.error_code)
             except KafkaGroupError as error:
                 is_retried = isinstance(error, RETRIED_ERRORS)
-                if isinstance(error, BrokerError):
+                if isinstance(error, BrokerError):  # which RETRIED_ERRORS does not have
                     is_retried = error.retriable
                 if not is_retried or self._cluster.logins.is_final(error):
                     self._on_end(error)

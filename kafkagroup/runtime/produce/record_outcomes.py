@@ -14,8 +14,8 @@ from kafkagroup.runtime.produce.transactions import TransactionManager
 __all__ = ["RecordOutcomes"]
 
 _MAX_UNREAD = 1_000
-"""The most failed batches that are kept until `flush()`. Of older ones only the number of records
-is kept, the first batch, and whether any may be written."""
+"""The most failed batches that are kept until `flush()`. Of older ones with unread records, only
+the first batch, the number of unread records, and whether any may be written are kept."""
 
 
 class RecordOutcomes:
@@ -31,20 +31,21 @@ class RecordOutcomes:
         self._accumulator = accumulator
         self._transactions = transactions
         self._unread: deque[ProduceBatch] = deque()
-        """Failed batches, of which the application may not have read all records."""
+        """Failed batches, oldest first. The application may have awaited some of their records, or
+        all."""
         self._unread_count = 0
-        """The number of records in failed batches that are not kept."""
+        """The number of unread records in older failed batches, which are not kept."""
         self._first_unread: ProduceBatch | None = None
-        """The first batch of those."""
+        """The first batch with such records; None if there is none."""
         self._is_maybe_written = False
-        """Whether one of those may be written."""
+        """Whether such a record may be written."""
 
     # ------------------------------------------------------------ one batch
 
     def note_end(self, batch: ProduceBatch) -> None:
         """Release the memory of a batch that has ended, and that no request has any more; note its
-        failure, if it failed. A batch whose records have moved has no memory: the batches to which
-        they moved have it."""
+        failure, if it failed. If its records have moved, do nothing: the batches to which they
+        moved have the memory, and the outcome."""
         if batch.moved is None:
             self.note_failure(batch)
             self._accumulator.release(batch)

@@ -20,7 +20,7 @@ class Room:
 
     def notify(self) -> None:
         """Wake the waiting tasks: memory was released, or the producer accepts no more records."""
-        if self._waiting_count:
+        if self._waiting_count:  # saves the call: most batches end while no task waits
             self._released.notify()
 
     async def wait(self, until: float = math.inf) -> None:

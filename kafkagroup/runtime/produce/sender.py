@@ -66,8 +66,8 @@ _THREAD_BYTES = {
     Codec.LZ4: 1_048_576,
     Codec.SNAPPY: 1_048_576,
 }
-"""Codec -> the bytes of a batch's records from which on a thread compresses them: that takes more
-than a millisecond."""
+"""Codec -> the size of a batch's records from which on a thread compresses them: about the size
+whose compression takes a millisecond."""
 
 _CONNECTION = "produce"
 """The id of the connection to each broker for Produce requests."""
@@ -165,8 +165,7 @@ class Sender:
 
     def dispatch(self, queue: PartitionQueue) -> None:
         """Give a queue that is not empty to the `BrokerSender` of its leader, or have an unknown
-        leader looked up. Called whenever the queue may have a batch to send that it had not
-        before."""
+        leader looked up. Called whenever the queue may have another batch to send."""
         if queue.is_idle:
             return
         node = self._cluster.metadata.leader_node(queue.tp)
@@ -191,15 +190,16 @@ class Sender:
         return self._watch.cause(TopicPartition(topic, -1))
 
     def _on_placed(self, topic: TopicQueues, unplaced: ProduceBatch) -> None:
-        """The records that waited for the partitions of a topic are in queues, or have failed.
-        `unplaced` has had them until now."""
+        """Note the end of `unplaced`: its records, which waited for the partitions of a topic, were
+        moved to queues, or have failed."""
         self.outcomes.note_end(unplaced)
         for batch, _ in unplaced.moved or ():
             if batch.has_ended:
                 self.outcomes.note_end(batch)
 
     def _on_id(self, error: KafkaGroupError | None) -> None:
-        """There is a producer id; or the brokers refuse to give one."""
+        """Send what waited for a producer id; or, with the `error` by which the brokers refuse one,
+        fail all records."""
         if error is not None:
             self.outcomes.fail_all(error)
         for queue in self._accumulator.queues():
@@ -279,7 +279,8 @@ class Sender:
             taken = self._without_ended(taken)
             if not taken:
                 return
-            # From now on nothing stops the request: what expires before it is sent may be written.
+            # From now on nothing stops the request: a batch that expires before the request is sent
+            # may still be written.
             for _, batch in taken:
                 self._retried_batches += batch.attempts > 0
                 batch.attempts += 1
@@ -383,11 +384,11 @@ class Sender:
         self._written_records += 0 if batch.has_ended else batch.count
         queue.acknowledged(batch, node_id, base_offset, append_time, now)
         self._watch.forget(queue.tp)
-        if self._cluster.troubles.ongoing:
+        if self._cluster.troubles.ongoing:  # else no failure to end
             self._cluster.troubles.succeeded(queue.tp, now)
 
     def _on_no_response(self, taken: Taken, error: KafkaGroupError, *, was_sent: bool) -> None:
-        """There is no response. What was sent may be in the log."""
+        """Retry batches whose request got no response. If it was sent, they may be in the log."""
         now = self._clock()
         for queue, batch in taken:
             at = self._retry_at(batch, now)
@@ -467,8 +468,8 @@ class Sender:
                 queue.failed(batch, error)
 
     def _is_retried_out_of_order(self, queue: PartitionQueue, batch: ProduceBatch) -> bool:
-        """Whether to send a batch again that the leader found out of order: a batch before it is
-        sent again, or the producer can begin a new epoch itself."""
+        """Whether to send a batch again that the leader found out of order: because a batch before
+        it is sent again, or because an idempotent producer can begin a new epoch by itself."""
         if self._transactions is not None:
             return not queue.is_next(batch)
         return self._identities is not None
@@ -481,6 +482,7 @@ class Sender:
         now: float,
         at: float,
     ) -> None:
+        """Retry at `at` a batch whose outcome is unknown: it may be in the log."""
         batch.is_maybe_written = True
         self._retry(queue, batch, error, now, at)
 
@@ -496,6 +498,8 @@ class Sender:
         self._report(queue, error, now)
 
     def _retry_at(self, batch: ProduceBatch, now: float, first: float | None = None) -> float:
+        """Return when to send a batch again, after a backoff. `first`: the seconds of its first
+        backoff; None: `retry_backoff`."""
         options = self._cluster.options
         pause = backoff(
             max(batch.attempts, 1),
@@ -506,7 +510,8 @@ class Sender:
         return now + pause
 
     def _on_attempt_ended(self, queue: PartitionQueue, batch: ProduceBatch) -> None:
-        """A batch is not in flight any more: it has ended, or is in its queue again."""
+        """Act on the end of an attempt: the batch is not in flight any more. It has ended, or is in
+        its queue again."""
         if batch.has_ended:
             self.outcomes.note_end(batch)
         self.outcomes.fail_not_in_flight_if_aborted()
@@ -551,9 +556,9 @@ class Sender:
         self._set_expiry(of)
 
     def expire_transaction_at(self, at: float, why: Callable[[], KafkaGroupError]) -> None:
-        """Fail the records of the transaction that has begun which are not acknowledged at `at`,
-        its deadline. `why` returns the error."""
-        if at < self._transaction_alarm_at:  # else that alarm sets one for this deadline
+        """At `at`, fail the records of the open transaction that are not acknowledged, if its
+        deadline has passed by then. `why` returns the error."""
+        if at < self._transaction_alarm_at:  # else the earlier alarm sets one for this deadline
             self._transaction_alarm_at = at
             self._alarms.set(at, partial(self._expire_transaction, why))
 
@@ -586,7 +591,7 @@ class Sender:
         return RequestTimeoutError(text + (f": {cause}" if cause is not None else ""))
 
     async def abandon(self, error: KafkaGroupError) -> None:
-        """Fail each batch that no request has; return once no request has any."""
+        """Fail each batch that no request has; return as soon as no request has any."""
         while True:
             self.outcomes.fail_not_in_flight(error)
             if not any(queue.in_flight for queue in self._accumulator.queues()):
@@ -594,11 +599,13 @@ class Sender:
             await self._responded.wait()
 
     def needs_epoch(self) -> bool:
-        """Whether a partition needs another epoch of the coordinator, once nothing is in flight."""
+        """Whether a partition needs another epoch from the transaction coordinator, once nothing is
+        in flight."""
         return any(queue.needs_coordinator_epoch for queue in self._accumulator.queues())
 
     async def flush(self) -> None:
-        """Do as `wait_all`. Raises: NotWrittenError for failures that were not awaited."""
+        """Send what lingers, and wait until all records that were accepted so far have ended.
+        Raises: NotWrittenError for failures that were not awaited."""
         await self.wait_all()
         self.outcomes.raise_unread()
 
@@ -652,7 +659,7 @@ class Sender:
         return self._clock()
 
     def metrics(self) -> ProducerMetrics:
-        """Return what was written since the start."""
+        """Return the metrics of the producer."""
         return ProducerMetrics(
             produce=self._meter.read(self._clock()),
             written_records=self._written_records,

@@ -13,10 +13,10 @@ __all__ = ["Serializing"]
 
 
 class Serializing:
-    """The serializer of keys or values; None for bytes."""
+    """The serializer of keys or values."""
 
     def __init__(self, part: str, serializer: Serializer[Any] | None) -> None:
-        """`part`: "key" or "value"."""
+        """`part`: "key" or "value". `serializer`: None if the application passes bytes."""
         self._part = part
         self._serializer = serializer
 
@@ -30,8 +30,8 @@ class Serializing:
         return result
 
     def encoded_now(self, data: Any) -> Any:
-        """The same, without waiting. Raises: ConfigurationError if the serializer returns an
-        awaitable."""
+        """Return the bytes of a key or value without waiting; None stays None. Raises:
+        ConfigurationError if the serializer returns an awaitable."""
         if self._serializer is None or data is None:
             return data
         result = self._serializer(data)

@@ -1,5 +1,5 @@
-"""Runs the transactions of one producer: performs the effects of `produce.transaction_step`, and
-has the callers wait for them. It decides nothing.
+"""Runs the transactions of one producer: performs the effects of `produce.transaction_step`, which
+makes all decisions, and has the callers wait for the outcome.
 
 The caller flushes its records before it commits, shields commits and aborts from cancellation, and
 gives each call a deadline on the loop's clock.
@@ -95,7 +95,8 @@ class _Call:
 
 
 class TransactionManager:
-    """The transactions of one producer. One task at a time may begin and end them."""
+    """The transactions of one producer. One task at a time may begin and end them. After `close`,
+    each coroutine raises ClosedError."""
 
     def __init__(
         self, cluster: Cluster, tasks: TaskGroup, transactional_id: str, *, timeout_ms: int
@@ -116,10 +117,11 @@ class TransactionManager:
         self._nodes: dict[Destination, Node | None] = {}
         """The coordinators that were last asked."""
         self._features_epoch = -1
+        """The highest epoch of the finalized features in any response; -1 before the first."""
         self._version = 0
-        """The finalized `transaction.version` of that epoch of the features."""
+        """The finalized `transaction.version` of that epoch; 0 before the first response."""
         self._to_add: set[TopicPartition] = set()
-        """Partitions whose request a task is about to send."""
+        """Partitions to add, by a task that was started and has not run yet."""
         self._closed: ClosedError | None = None
         """The error of all calls after `close`; None before."""
 
@@ -191,13 +193,13 @@ class TransactionManager:
         await self._call(InitializeRequested, deadline)
 
     async def begin(self, deadline: float, *, timeout_ms: int | None = None) -> None:
-        """Begin a transaction, once the last one has ended for certain; in another epoch if
-        requests of an earlier one may still be executed, or for another timeout. `timeout_ms`: when
-        the coordinator aborts it; None: as the last one.
+        """Begin a transaction, as soon as the last one has certainly ended. It begins in another
+        epoch if requests of an earlier transaction may still be executed, or if its timeout is
+        another one. `timeout_ms`: after how long the coordinator aborts it; None: as for the last.
 
         Raises: what has ended the producer; RequestTimeoutError at the deadline, or
-        TransactionOutcomeUnknownError while the last commit has no response: the call may be
-        repeated. IllegalStateError while a transaction is open.
+        TransactionOutcomeUnknownError while the last commit has no response: after either, the call
+        may be repeated. IllegalStateError while a transaction is open.
         """
         version = self._version
         if self._state.phase in (Phase.READY, Phase.UNRESOLVED):
@@ -206,8 +208,8 @@ class TransactionManager:
         try:
             await self._call(BeginRequested, deadline, version=version, timeout_ms=timeout_ms)
         except BaseException:
-            # The call was cancelled after the transaction had begun, but before this task resumed:
-            # its caller will not end the transaction.
+            # Abort a transaction that had begun when the call was cancelled, before this task
+            # resumed: its caller will not end the transaction.
             if self._state.is_open and self._state.number != number:
                 self._last_call += 1
                 self._take(partial(AbortRequested, call=self._last_call))
@@ -215,7 +217,7 @@ class TransactionManager:
 
     async def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
         """Wait until the partitions are added to the open transaction, without a deadline. From
-        transaction version 2 on only note that records for them are sent.
+        transaction version 2 on, do not wait: only note that records for them are sent.
 
         Raises: TransactionAbortedError when the transaction has failed meanwhile; what has ended
         the producer; IllegalStateError without an open transaction.
@@ -233,7 +235,7 @@ class TransactionManager:
             self._raise_unless_open(number)
 
     async def _add_collected(self, number: int) -> None:
-        """Request to add, at once, the partitions of all calls since this task was started."""
+        """Send one request to add the partitions of all calls since this task was started."""
         partitions = frozenset(self._to_add)
         self._to_add.clear()
         self._take(partial(PartitionsRequested, number=number, partitions=partitions))
@@ -254,8 +256,8 @@ class TransactionManager:
         self._take(partial(RecordFailed, error=error))
 
     def note_epoch_needed(self) -> None:
-        """Note that a batch was given up that may still be written: the next transaction begins in
-        another epoch."""
+        """Note that a batch has failed that may still be written: the next transaction must begin
+        in another epoch."""
         self._take(EpochNeeded)
 
     async def send_offsets(
@@ -269,7 +271,8 @@ class TransactionManager:
 
         Raises: CommitFailedError for a member that the group does not count any more, or in another
         generation; FencedError, AuthorizationError, BrokerError; RequestTimeoutError at the
-        deadline; TransactionAbortedError when the transaction has failed before;
+        deadline, or if an earlier request with another offset of a partition may still be executed;
+        TransactionAbortedError when the transaction has failed before;
         UnsupportedVersionError from brokers before 2.5, which do not fence members; what has ended
         the producer; IllegalStateError without an open transaction.
         """
@@ -303,8 +306,8 @@ class TransactionManager:
         return self._closed is not None
 
     def close(self) -> None:
-        """Fail the calls that wait, and later ones, with ClosedError, but a commit that the
-        coordinator may have executed with TransactionOutcomeUnknownError. Nothing is sent."""
+        """Fail the calls that wait, and later ones, with ClosedError; but fail a commit that the
+        coordinator may have executed with TransactionOutcomeUnknownError. Send nothing."""
         closed = ClosedError("the producer is closed")
         for number, call in self._calls.items():
             if call.ended.is_set():
@@ -362,8 +365,8 @@ class TransactionManager:
             self._changed.notify()
 
     async def _send(self, send: Send) -> None:
-        """Send a request, unless the step does not await its response any more when the backoff is
-        over."""
+        """Send a request after its backoff, unless the state does not await its response any more
+        by then."""
         if send.attempts:
             self._report(send)
             await anyio.sleep(self._pause(send))
@@ -371,7 +374,8 @@ class TransactionManager:
         if not self._state.awaits(send.token):
             return
         if send.needs_look_up:
-            # Another request may have found the next one meanwhile.
+            # Invalidate only the node that was asked: another request may have found the next
+            # coordinator meanwhile.
             self._cluster.coordinators.invalidate(send.key, kind, node=self._nodes.get(send.to))
         try:
             async with self._cluster.coordinator(send.key, kind) as broker:
@@ -385,13 +389,14 @@ class TransactionManager:
                 )
         except UnsupportedVersionError as error:
             self._take(partial(Refused, token=send.token, error=error))
-        except BrokerError as error:  # of the look-up
+        except BrokerError as error:  # only the look-up of the coordinator raises it
             outcome = SendFailed if error.retriable else Refused
             self._take(partial(outcome, token=send.token, error=error))
         except RETRIED_ERRORS as error:
             self._take(partial(SendFailed, token=send.token, error=error))
         else:
             self._take(partial(Replied, token=send.token, response=response))
+            # `ongoing`: empty while nothing fails, so that there is nothing to end.
             if not self._state.trouble and self._cluster.troubles.ongoing:
                 self._cluster.troubles.succeeded(self._trouble_key, self._clock())
 
