@@ -35,8 +35,8 @@ __all__ = [
 
 
 def check_has_jvm(spark: SparkSession, what: str) -> None:
-    """Check that this is no session of Spark Connect. `what` needs the JVM: the subject of the
-    error. Raises: ConfigurationError."""
+    """Check that this is no session of Spark Connect. `what`: the operation that needs the JVM, as
+    the subject of the error message. Raises: ConfigurationError."""
     if is_connect(spark):
         raise ConfigurationError(
             f"{what} needs the JVM of the Spark driver, which a Spark Connect session does not"
@@ -58,7 +58,7 @@ def last_number(spark: SparkSession, folder: str) -> int | None:
 
 def names(spark: SparkSession, folder: str) -> list[str]:
     """Return the names of the files and folders in a folder; none if there is no such folder. In a
-    session of Spark Connect, only of the files."""
+    session of Spark Connect, the result has only the files."""
     if is_connect(spark):
         try:
             found = spark.read.format("binaryFile").load(folder).select("path").collect()
@@ -87,8 +87,8 @@ def read_text(spark: SparkSession, file: str) -> str:
 
 
 def write_text(spark: SparkSession, file: str, text: str) -> None:
-    """Write a file, or replace it. Readers see it whole, or not at all: there is none for a moment
-    while it is replaced."""
+    """Write a file, or replace it. Readers never see a part of the file. While it is replaced, no
+    file of this name exists for a moment."""
     files, path = _file_system(spark, file)
     draft = path.suffix(".draft")
     stream = files.create(draft, True)  # True: overwrite it
@@ -101,8 +101,8 @@ def write_text(spark: SparkSession, file: str, text: str) -> None:
 
 
 def write_numbered(spark: SparkSession, folder: str, number: int, text: str) -> None:
-    """Write the file `number`, which `last_number` returns from then on, and then delete the files
-    with lower numbers."""
+    """Write the file whose name is `number`, and then delete the files with lower numbers. From the
+    write on, `last_number` returns `number`."""
     write_text(spark, f"{folder}/{number}", text)
     for name in names(spark, folder):
         if name.isdecimal() and int(name) < number:

@@ -73,8 +73,9 @@ def select(
 
 
 def _narrowed(selection: Selection, one: Filter) -> Selection | None:
-    """Return the part of `selection` that `one` selects too; None if `one` cannot be used. An upper
-    bound of the timestamp cannot: a later record may have an earlier timestamp."""
+    """Return the part of `selection` that the filter `one` selects, too; None if the filter cannot
+    be used. An upper bound of the timestamp cannot be used: a later record may have an earlier
+    timestamp."""
     match one:
         case EqualTo(("topic",), str(value)):
             return _topics(selection, [value])

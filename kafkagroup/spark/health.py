@@ -43,10 +43,10 @@ def evaluation(
     """Return the status of every group and partition with a committed offset, at the time of a
     sample of its lag.
 
-    `lag`: one sample of each; `latest`: the table of `latest_commits`; `log_ends`: at least the
-    recent ones; `allowed`: a lag of up to this many records counts as none. The column `stuck` is
-    true if the status is STALL or STOP.
-    If the lag is unknown, `status` is null, and `reason` has the cause.
+    `lag`: a result of `lag.lag`; `latest`: the table of `latest_commits`; `log_ends`: that of
+    `ends.log_ends`, at least its rows of the last 100 seconds; `allowed`: a lag of up to this many
+    records counts as none. The column `stuck` is true if the status is STALL or STOP. If the lag is
+    unknown, `status` is null, and `reason` has the cause.
     """
     samples = lag.selectExpr(*KEY, "sampled_at AS evaluated_at", "lag", "seconds", "reason")
     sampled = samples.agg(F.max("evaluated_at").alias("sampled_at"))
@@ -102,10 +102,10 @@ def _evaluated(row: dict[str, Any], allowed: int) -> dict[str, object]:
 
 def coverage(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """Return for each partition of `__consumer_offsets` the time since which all records are known,
-    and the offset of the last one.
+    and the offset of the last record.
 
-    `events` must be those of all groups: a record that is left out is a gap. `before`: this table
-    before these events.
+    `events` must be those of all groups: a record that is left out is a gap. `before`: the result
+    for all earlier events; None if there are none.
     """
     if before is None:
         known = events.selectExpr(
@@ -136,7 +136,7 @@ def coverage(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
 def group_facts(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """Return for each group its partition of `__consumer_offsets`, its kind, when a record of it
     was last removed, and whether it has a record of its metadata, which a group that only commits
-    has not. `before`: this table before these events."""
+    has not. `before`: the result for all earlier events; None if there are none."""
     facts = (
         events.where("group_id IS NOT NULL")
         .groupBy("group_id")
@@ -182,12 +182,14 @@ def group_health(
 
     `facts`: the table of `group_facts`; `covered`: that of `coverage`; `latest`: that of
     `latest_commits`. `status` is the status of the group's worst partition.
-    Rebalances are counted since its `coverage`, except those that left no member;
-    `unstable_seconds` is their total duration, and `unstable_share` its share of the time since.
+    Rebalances are counted since the group's `coverage`, except those that left no member;
+    `unstable_seconds` is their total duration, and `unstable_share` that duration divided by the
+    time from `coverage` to `now`.
     `skew` is the highest partition count of a member divided by the mean, `lag_skew` the highest
     lag of a partition divided by the mean; null if the mean is 0. `gone_at` is when the group was
     deleted or expired, with all its offsets; null if it exists.
     """
+    # The worst status is the highest number.
     ranks = " ".join(f"WHEN '{status.name}' THEN {status.value}" for status in Status)
     names = " ".join(f"WHEN {status.value} THEN '{status.name}'" for status in Status)
     with_offsets = latest.select("group_id").distinct().withColumn("has_offsets", F.lit(True))
@@ -241,4 +243,5 @@ def group_health(
 
 
 def _micros(time: datetime) -> int:
+    """Return a time in microseconds since the epoch."""
     return round(time.timestamp() * 1e6)

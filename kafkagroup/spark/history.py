@@ -59,9 +59,9 @@ def events(
 def compacted(events: DataFrame, before: datetime) -> DataFrame:
     """Return the events without those that are older than `before` and that no table needs.
 
-    As the compaction of the topic does, this keeps the last record of each key, unless it is a
-    tombstone: the state of all groups at `before`. Of each committed partition it keeps the last
-    `WINDOW` commits, which `evaluation` uses.
+    Of the older events, it keeps the last one of each key, unless that is a tombstone, as the
+    compaction of the topic does: they are the state of all groups at `before`. Of each committed
+    partition it keeps the last `WINDOW` commits, which `evaluation` uses.
     """
     is_old = F.coalesce(F.col("log_time") < F.lit(before), F.lit(False))
     # A record of a classic group has all its members; each other record has at most one.
@@ -91,7 +91,8 @@ def commits(events: DataFrame) -> DataFrame:
 
 
 def generations(events: DataFrame) -> DataFrame:
-    """Return the generations of classic groups and the epochs of others, with their times."""
+    """Return a row for each record of a classic group's generation or of another group's epoch. The
+    column `generation` has the number of either."""
     return events.where("generation IS NOT NULL").selectExpr(
         "group_id",
         "kind",
@@ -109,7 +110,8 @@ def generations(events: DataFrame) -> DataFrame:
 def assignments(events: DataFrame) -> DataFrame:
     """Return a row for each member and partition of each recorded assignment. A member without
     partitions has one row with nulls. If a member of a consumer group of KIP-848 or of a share
-    group has left, it has a row with `removed`. Streams groups have tasks instead.
+    group has left, it has a row with `removed`. Members of streams groups have no rows: they are
+    assigned tasks, not partitions.
 
     `topic` is null if a record has only the topic's id: join with `topic_names`.
     """

@@ -40,6 +40,7 @@ class JsonValues:
         self, values: pa.Array, offsets: pa.Array
     ) -> tuple[dict[str, pa.Array], pa.Array | None]:
         """Return the columns by name, and a mask of the rows that remain; None if all do.
+        `offsets`: those of the records, for messages.
 
         Raises: MalformedValueError with `on_error=fail`.
         """
@@ -106,6 +107,7 @@ class JsonParser:
                 yield from self._parse(values[:half], first, on_malformed)
                 yield from self._parse(values[half:], first + half, on_malformed)
                 return
+            # The row in Arrow's message is counted from `values`, which is one value here.
             on_malformed(first, str(error).removesuffix(" in row 0"))
             columns = [pa.nulls(1, field.type) for field in self._fields]
         yield columns
@@ -156,9 +158,10 @@ def _joined(texts: pa.StringArray) -> bytes:
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:
-    """Return the type to give Arrow's parser, from which `_converted` makes `kind`: texts for dates
-    and times, and wide decimals. The parser itself accepts a date only as a number, reads a time
-    without zone as one in UTC, and accepts 12345 for decimal(5, 2), which it exceeds."""
+    """Return the type to give Arrow's parser, from which `_converted` makes `kind`: strings for
+    dates and times, and the widest decimals for all decimals. For `kind` itself, the parser would
+    accept a date only as a number, read a time without zone as one in UTC, and accept 12345 for
+    decimal(5, 2), whose maximum is 999.99."""
     if pa.types.is_temporal(kind):
         return pa.string()
     if pa.types.is_decimal(kind):

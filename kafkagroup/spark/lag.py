@@ -54,7 +54,8 @@ class Committed:
 
 @attrs.frozen
 class Lag:
-    """One row of the table, without its time. `start` and `end` are those of the log."""
+    """One row of the result of `lag`, without the time of the sample. `start` and `end` are the
+    log's start and end. Unknown values are None."""
 
     committed: Committed
     start: int | None = None
@@ -63,8 +64,9 @@ class Lag:
     """The number of offsets from the committed one, or the log's start if that is higher, to the
     log's end. Compaction and transaction markers leave gaps, so there may be fewer records."""
     seconds: float | None = None
+    """The age of the first record that `lag` counts; 0 if `lag` is 0."""
     reason: str | None = None
-    """Why a value is null."""
+    """Why a value is None."""
 
 
 def lag(spark: SparkSession, options: Mapping[str, str], latest: DataFrame) -> DataFrame:
@@ -99,7 +101,8 @@ def lag(spark: SparkSession, options: Mapping[str, str], latest: DataFrame) -> D
 
 
 def measure(options: Mapping[str, str], wanted: Iterable[Committed]) -> list[Lag]:
-    """Return the lag at each committed offset, in order. Raises: BrokerError; TransportError."""
+    """Return the lag at each committed offset of `wanted`, in its order. Raises: BrokerError;
+    TransportError."""
     commits = list(wanted)
     if not commits:
         return []
@@ -153,8 +156,8 @@ def _is_same_topic(committed: Committed, ids: Mapping[str, str]) -> bool:
 def _ages(
     logs: Logs, wanted: Iterable[tuple[TopicPartition, int]], ids: Mapping[str, str], now: float
 ) -> dict[tuple[TopicPartition, int], float | str]:
-    """Return the age in seconds of the first record at or after each offset, or why it is
-    unknown."""
+    """Return the age in seconds of the first record at or after each offset, or why it is unknown.
+    `now`: seconds since the epoch."""
     ages: dict[tuple[TopicPartition, int], float | str] = {}
     offsets = sorted(wanted)
     for n in range(0, len(offsets), _MAX_FETCHES):

@@ -27,8 +27,8 @@ LAG_OF_COMMIT = "greatest(0, log_end - greatest(committed, log_start))"
 def measured_commits(commits: DataFrame, log_ends: DataFrame) -> DataFrame:
     """Return the commits at whose time the log's end was looked up, with the lag at that time.
 
-    `commits`: the table of `history.commits`; `log_ends`: that of `ends.log_ends`. Commits to a
-    topic that was recreated since are left out.
+    `commits`: the table of `history.commits`; `log_ends`: that of `ends.log_ends`. A commit is left
+    out if its topic was recreated before the log's end was looked up.
     """
     made = commits.where("NOT removed").selectExpr(
         *KEY,
@@ -62,6 +62,7 @@ def latest_commits(
         F.expr("max_by(struct(offset, topic_id, removed), log_offset) AS last")
     )
     if measured is None:
+        # No rows, only the columns of `measured_commits` that are used below, with their types.
         measured = commits.limit(0).selectExpr(
             *KEY, "log_time AS time", "offset AS committed", "offset AS lag"
         )

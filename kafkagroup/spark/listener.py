@@ -74,14 +74,15 @@ class _Source:
     """The ids of the clusters whose positions are those of another source."""
 
     def note(self, ends: Iterable[Positions]) -> None:
-        """Note the `ends` of a batch, one for each source of the query: keep those that may be this
-        source's."""
+        """Keep those of the `ends` of a batch that may be this source's. The query has one end for
+        each of its sources."""
         own = tuple(filter(self._may_own, ends))
         if own and own != self.ends:
             self.ends, self.is_committed = own, False
 
     def _may_own(self, positions: Positions) -> bool:
         return (
+            # None: planned while the query had no option `group.id`.
             positions.group in (None, self.options.group_id)
             and positions.cluster_id not in self.other_clusters
             and any(map(self.options.selects, positions.offsets))
@@ -104,7 +105,8 @@ class _Source:
             self.next_commit_at = time.monotonic()
 
     def _apply(self, write: Callable[[Logs, str, Positions], object]) -> bool:
-        """Call `write`, which is `commit` or `renew`, for each end; return whether it succeeded."""
+        """Call `write`, which is `commit` or `renew`, for each of `ends`; return whether no call
+        failed. If an end is of another cluster, it is another source's, and no failure."""
         group = self.options.group_id
         assert group is not None  # as `options.listener_commits` is true
         timeout = min(_COMMIT_TIMEOUT, self.options.api_timeout)

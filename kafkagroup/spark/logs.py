@@ -65,7 +65,7 @@ class _Described:
 class Logs(Session):
     """A session with the requests of the source: offsets, records and commits."""
 
-    _options: SourceOptions
+    _options: SourceOptions  # narrows the type in `Session`
 
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
@@ -96,8 +96,8 @@ class Logs(Session):
 
     def ends_of(self, begin: Positions, unavailable: Collection[str] = ()) -> LogEnds:
         """Return the ends of the logs that the options select, for a stream at `begin`. If the
-        metadata lacks a topic or partition, or has another id than `begin` for it, other brokers
-        are asked, except for the topics `unavailable`, for which that was done before."""
+        metadata lacks a topic or partition, or has another topic id than `begin`, other brokers are
+        asked; but not for the topics `unavailable`, for which they were asked before."""
         return self._call(lambda: self._ends_of(begin, unavailable))
 
     async def _ends_of(self, begin: Positions, unavailable: Collection[str]) -> LogEnds:
@@ -112,8 +112,9 @@ class Logs(Session):
         self, begin: Positions | None, unavailable: Collection[str] = ()
     ) -> _Described:
         """Describe the topics that the options select. `begin`: a stream's positions, which are
-        empty at the start of a query of the trigger AvailableNow. None: wait until the timeout
-        while there are errors that may pass."""
+        empty at the start of a query of the trigger AvailableNow. For a table, and before a stream
+        has positions, it is None: then wait until the timeout while there are errors that may
+        pass."""
         known = () if begin is None else tuple(begin.offsets)
         await self._list_topics(known, self._cluster.refresh)
         if not known:
@@ -130,7 +131,8 @@ class Logs(Session):
             else:
                 doubts = found.errors | _recreated(begin, found)
                 doubts = {t: error for t, error in doubts.items() if t not in unavailable}
-                # A query of the trigger AvailableNow reads only what is found at its start.
+                # A query of the trigger AvailableNow reads only what is found at its start, so it
+                # waits there for errors to pass.
                 may_wait = not known and anyio.current_time() < deadline and _may_pass(doubts)
             if not doubts or (responses > _MAX_RETRIES_IF_GONE and not may_wait):
                 return found
@@ -144,8 +146,9 @@ class Logs(Session):
         known: Collection[TopicPartition],
         refresh: Callable[[], Awaitable[ClusterMetadata]],
     ) -> None:
-        """Refresh the metadata by `refresh`; with a pattern, that of all topics. Then the topics of
-        this session are those that match, and those of the stream's `known` partitions."""
+        """Refresh the metadata by `refresh`. With a pattern, request all topics, and set the topics
+        of this session: those that match, and those of the stream's `known` partitions that the
+        options select."""
         pattern = self._options.pattern
         if pattern is None:
             await self._retry(refresh)
@@ -243,8 +246,8 @@ class Logs(Session):
     def first_offsets(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record at or after each timestamp, as `offsets_at` does;
-        None if there is no such record."""
+        """Return the offset of the first record at or after each timestamp, in milliseconds; None
+        if there is no such record. The timestamp may also be EARLIEST or LATEST."""
         return self._call(lambda: self._first_offsets(timestamps))
 
     async def _first_offsets(
@@ -299,7 +302,8 @@ class Logs(Session):
                 await self._check_range(tp, offset)
             return data
 
-        with self._cluster.topics.during([tp.topic]):  # a pattern's topics are not in the options
+        # Meanwhile the metadata has the topic, even if the options name only a pattern.
+        with self._cluster.topics.during([tp.topic]):
             return await self._retry(fetch, fatal_error)
 
     async def _check_range(self, tp: TopicPartition, offset: int) -> None:
@@ -320,7 +324,8 @@ class Logs(Session):
     ) -> PartitionData | None:
         """Fetch from the replica that the leader prefers for the client's rack (KIP-392). Return
         None if the leader must be asked without a rack: the client has none, the replica does not
-        serve the partition, or it returns no records, which the leader may have already."""
+        serve the partition, or it returns no records. The leader may have records already that the
+        replica has not."""
         replicas = self._replicas
         if not self._options.client_rack or replicas.is_refused(tp):
             return None
@@ -348,7 +353,7 @@ class Logs(Session):
     ) -> PartitionData:
         response = await broker.request(
             request,
-            connection_id="fetch",
+            connection_id="fetch",  # of its own: other requests need not wait behind a long poll
             timeout=self._options.request_timeout + _MAX_WAIT,
             highest=None if topic_id != NO_ID else _MAX_VERSION_BY_NAME,
         )
@@ -423,6 +428,7 @@ class Logs(Session):
             async with self._cluster.coordinator(group) as broker:
                 is_unanswered = group in self._unanswered_groups
                 self._unanswered_groups.add(group)  # also if the timeout cancels the request
+                # -1 and "": without a generation and a member id.
                 response = await commit_offsets(broker, group, -1, "", offsets)
                 if not is_unanswered:
                     self._unanswered_groups.discard(group)
@@ -450,14 +456,15 @@ def _id_text(topic_id: UUID) -> str:
 
 
 def _may_pass(errors: Mapping[str, BrokerError]) -> bool:
-    """Return whether all errors are retriable, and none says that a topic or partition is absent;
-    for example, partitions without a leader."""
+    """Return whether the errors may end by themselves, as that of a partition without a leader
+    does: all are retriable, and none says that a topic or partition is absent."""
     return all(e.retriable and e.code not in ABSENT for e in errors.values())
 
 
 def _recreated(begin: Positions, found: _Described) -> dict[str, BrokerError]:
-    """Return an error for each topic whose id is not that of the positions. Another broker is asked
-    then: one that lags behind may still report the id of a deleted topic."""
+    """Return an error for each topic whose id is not that of the positions. For such an error, the
+    caller asks another broker: one whose metadata lags behind may report the id of a deleted
+    topic."""
     return {
         topic: BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {topic!r} has another id")
         for topic in begin.topic_ids.keys() & found.topic_ids.keys()

@@ -1,5 +1,5 @@
 """A stream that reports with each batch how far it is behind. If that cannot be measured, the query
-continues without it."""
+continues without such a report."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["MeasuredStreamReader"]
 
 _INTERVAL = 10.0
-"""Fewest seconds between two measurements of ages: each fetches a batch of every partition that has
-unread records."""
+"""Fewest seconds between two measurements of ages. One measurement fetches a batch from every
+partition that has unread records."""
 
 _TIMEOUT = 1.0
-"""Seconds for which a batch may wait for these fetches."""
+"""Seconds for which a batch may wait for the fetches of one measurement."""
 
 _FETCH_BYTES = 16 << 10
 """The limit of a fetch of one record. A broker returns the first batch whole, even if it is
@@ -45,7 +45,8 @@ class MeasuredStreamReader(StreamReader):
         self._ages: Mapping[TopicPartition, float] = {}
         """The age in seconds of the first unread record of a partition, at the last measurement."""
         self._measured_at = -_INTERVAL
-        """When the ages were last measured, on the clock of `time.monotonic`."""
+        """When the ages were last measured, on the clock of `time.monotonic`; at first so long ago
+        that the first measurement need not wait."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         self._planned = super().latestOffset(start, limit)

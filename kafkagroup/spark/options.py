@@ -52,7 +52,7 @@ class ConnectionOptions:
     client_id: str = "kafkagroup-spark"
     security: Mapping[str, str | bool] = attrs.field(factory=dict, repr=lambda given: str([*given]))
     """Arguments of `kafkagroup.Security`, which is created when a connection is made; empty for
-    neither TLS nor SASL."""
+    neither TLS nor SASL. The `repr` has only their names, as values may be secrets."""
     request_timeout: float = 30.0
     """Seconds that a request may take."""
     api_timeout: float = 60.0
@@ -111,7 +111,8 @@ class SinkOptions(ConnectionOptions):
 
     def producer_arguments(self) -> dict[str, Any]:
         """Return the arguments of a `Producer`, except for its security."""
-        # At most half of the delivery timeout: a batch has time for a second attempt.
+        # At most half of the delivery timeout, so that a batch has time for a second attempt. A
+        # second is the least.
         request_timeout = min(self.request_timeout, max(self.delivery_timeout / 2, 1.0))
         arguments: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
@@ -153,8 +154,8 @@ class SourceOptions(ConnectionOptions):
     """Where a table ends."""
     isolation: Isolation = "read_uncommitted"
     timestamp_strategy: TimestampStrategy = "latest"
-    """What happens if a partition has no record at or after a start in time: it starts at its log's
-    end, or the query fails."""
+    """What happens if a partition has no record at or after a start in time: with "latest" it
+    starts at its log's end, with "error" the query fails."""
     max_rows_per_batch: int | None = None
     """Most offsets in one batch of a stream; None for no limit."""
     min_rows_per_batch: int = 0
@@ -174,8 +175,8 @@ class SourceOptions(ConnectionOptions):
     parse: Format | None = None
     """How values are parsed into columns; None for values as bytes."""
     on_error: OnError = "fail"
-    """What happens with a malformed value: the query fails, the value's columns are null, or its
-    record has no row."""
+    """What happens with a malformed value: with "fail" the query fails, with "null" the value's
+    columns are null, with "skip" its record has no row."""
     has_connector_rows: bool = False
     """Whether rows have the columns of Spark's own connector."""
     commit: Commit = "both"

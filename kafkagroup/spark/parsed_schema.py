@@ -51,6 +51,7 @@ def _check_column(field: StructField, kinds: list[str]) -> None:
     """Check that a column of the record has one of the types `kinds`, and that it is nullable if it
     is not in `_NEVER_NULL`. Raises: ConfigurationError."""
     name, found = field.name, field.dataType.simpleString()
+    # `simpleString` has no spaces; `kinds` have one after each colon.
     if found not in [kind.replace(" ", "") for kind in kinds]:
         advice = f"; convert it after load(): CAST({name} AS {found})" if "<" not in found else ""
         raise ConfigurationError(

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "Tables", "run"]
 
 GROUP = "kafkagroup-pipeline"
-"""The group that the job commits to. The tables leave it out: the job's commits are records that it
-has not read yet, so it always has a lag."""
+"""The group that the pipeline commits to. The tables leave this group out: its commits are
+themselves records that the pipeline has not read yet, so it always has a lag."""
 
 _MAX_BATCH_OFFSETS = 1_000_000
 """The maximum of offsets in one batch of events."""
@@ -119,18 +119,19 @@ def run(
 ) -> Tables:
     """Read new records, sample the lag, and write the tables.
 
-    `options` are the connection options; `out`, `format` and `namespace` are as in `Tables`: the
-    positions are always under `out`. The job commits its offsets to `group`; each run commits them
-    again, so that they do not expire. `allowed`, in records of lag, and `horizon`, in seconds, are
-    as in `evaluation` and `weights`. `retention`: how long the rows of growing tables are kept at
-    least; older events are kept if the state of a group depends on them. `on_step` is called with
-    the name of each step. A run waits up to `patience` seconds for another with the same `group`
-    and `out`.
+    `options` are the connection options; `out`, `format` and `namespace` are the root, the format
+    and the namespace of the `Tables`. The positions are always under `out`. The pipeline commits
+    its offsets to `group`; each run commits them again, so that they do not expire. `allowed`, in
+    records of lag, and `horizon`, in seconds, are as in `evaluation` and `weights`. `retention`:
+    how long the rows of growing tables are kept at least, None for ever; older events are kept if
+    the state of a group depends on them. `on_step` is called with the name of each step. A run
+    waits up to `patience` seconds for another with the same `group` and `out`.
 
     Raises: ConfigurationError in a session of Spark Connect, if `out` has tables of an earlier
     version, or if `retention` is given and the tables cannot be replaced safely; IllegalStateError
-    if the group has members, or if another run does not end in time; BrokerError; TransportError;
-    Spark's exception if a query failed.
+    if the group has members, if another run does not end in time, or if this run has lost its turn
+    to another one; ClusterChangedError if `out` has tables of another cluster; BrokerError;
+    TransportError; Spark's exception if a query failed.
     """
     check_has_jvm(spark, f"the pipeline to {out}")
     tables = Tables(spark, out, format, namespace)
@@ -187,7 +188,8 @@ def _run(
 
 
 def _without_own_events(events: DataFrame, group: str) -> DataFrame:
-    """Return the events without those of the pipeline itself."""
+    """Return the events without those of `group`, to which the pipeline commits, and of its
+    elections."""
     own = F.col("group_id").eqNullSafe(group) | F.col("group_id").startswith(election_prefix(group))
     return events.where(~F.coalesce(own, F.lit(False)))
 
@@ -273,7 +275,7 @@ def _append_events(tables: Tables, options: Mapping[str, str], group: str) -> in
         if batch < 0:  # the first run, or the positions were deleted: earlier runs are not used
             delete(tables.spark, tables.path("runs"))
             if tables.exists("events"):
-                tables.delete_parts("events", "batch", keep=0)
+                tables.delete_parts("events", "batch", keep=0)  # the loop replaces part 0
         while done.offsets != ends or batch < 0:  # at least one batch, so that the table exists
             until = attrs.evolve(done, offsets=capped(done.offsets, ends, _MAX_BATCH_OFFSETS))
             bounds = {
@@ -297,9 +299,10 @@ def _last_positions(
     group: str,
     cluster_id: str | None,
 ) -> tuple[int, Positions]:
-    """Return the number of the last batch, -1 if there is none, and where the next one begins: at
-    the end of the last one, or at the log's start if that is higher or the topic was recreated.
-    Raises: ClusterChangedError."""
+    """Return the number of the last batch, -1 if there is none, and where the next batch begins: at
+    the end of the last one, or at the log's start if there is none or the topic was recreated. If
+    that offset is outside of the log, it begins at the nearest one inside. Raises:
+    ClusterChangedError."""
     folder = tables.path("positions")
     last = last_number(tables.spark, folder)
     before: Mapping[TopicPartition, int] = {}
@@ -315,9 +318,9 @@ def _last_positions(
 def _grown(
     this: _Run, events: DataFrame, options: Mapping[str, str]
 ) -> Iterator[tuple[str, DataFrame]]:
-    """Yield the name and new rows of each table that new commits and records add to, and the latest
-    commits. The caller writes each table before it takes the next one, which may be computed from
-    it."""
+    """Yield the name and the new rows of each growing table, except `events` and the tables of
+    timelines, and of the state `latest_commits`. The caller writes each table before it takes the
+    next one, which may be computed from it."""
     yield "commits", history.commits(events)
     yield "generations", history.generations(events)
     yield "assignments", history.assignments(events)
@@ -437,7 +440,7 @@ def _replace_by_one_part(
 
 
 def _kept(name: str, rows: DataFrame, time: str, cutoff: datetime) -> DataFrame:
-    """Return the rows that retention keeps."""
+    """Return those of a table's `rows` that retention keeps. `time`: the column of their times."""
     if name == "events":
         return history.compacted(rows, cutoff)
     is_old = F.coalesce(F.col(time) < F.lit(cutoff), F.lit(False))

@@ -25,8 +25,9 @@ class LogEnds:
     """The ends of the logs that a stream reads."""
 
     offsets: Mapping[TopicPartition, int]
+    """Partition -> the end, of the partitions in which it could be read."""
     topic_ids: Mapping[str, str]
-    """Topic -> id, of the topics that the metadata describes."""
+    """Topic -> id, of the topics that the metadata describes; "" if the brokers have no ids."""
     errors: Mapping[str, BrokerError] = attrs.field(factory=dict)
     """Topic -> the error for which the metadata does not describe the topic or some of its
     partitions, confirmed by several responses; or the error of reading an end."""

@@ -39,8 +39,9 @@ class Positions:
     """Topic -> id; "" from brokers before 2.8, which have none, and in a checkpoint of Spark's own
     connector."""
     group: str | None = None
-    """The group to which the offsets are committed. Spark stores it with them: a `CommitListener`
-    gets the offsets of all queries, and so finds those of its group."""
+    """The group to which the offsets are committed; None without the option `group.id`. Spark
+    stores it with the offsets: a `CommitListener` gets the offsets of all queries, and so finds
+    those of its group."""
     cluster_id: str | None = None
     """The id of the cluster; None in checkpoints of earlier releases, and if the cluster has no
     id."""
@@ -142,7 +143,7 @@ class Range:
     """The first offset that is not read. The task ends when its position reaches it; the number of
     records may be lower, because of compaction, aborted transactions and markers."""
     cluster_id: str | None = None
-    """The cluster to read from; None if it has no id."""
+    """The id of the cluster to read from; None if it has none."""
 
 
 def capped(
@@ -150,14 +151,15 @@ def capped(
 ) -> dict[TopicPartition, int]:
     """Return ends, none above `end`, with at most `most` offsets between the starts and these ends.
 
-    Each partition with unread offsets gets one of them, and then a part of the rest in proportion
-    to its unread offsets, so that none starves. With more such partitions than `most`, the result
-    exceeds it. O(partitions).
+    Each partition with unread offsets gets one offset, so that none starves, and then a part of the
+    rest in proportion to its unread offsets. If more partitions than `most` have unread offsets,
+    the result has more than `most` offsets. O(partitions).
     """
     unread = {tp: end[tp] - start[tp] for tp in end if end[tp] > start[tp]}
     total = sum(unread.values())
     if total <= most:
         return dict(end)
+    # Without the first offset of each partition. `wanted` is a divisor, and must not be 0.
     spare, wanted = max(0, most - len(unread)), max(1, total - len(unread))
     counts = {tp: 1 + (count - 1) * spare // wanted for tp, count in unread.items()}
     return {tp: start[tp] + counts[tp] if tp in counts else end[tp] for tp in end}

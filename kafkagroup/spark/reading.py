@@ -28,9 +28,8 @@ _MAX_EMPTY_RESPONSES = 20
 """After this many empty responses in a row, of half a second each, the remaining records of the
 task count as lost: an unclean leader election has truncated the log."""
 
-
 _INITIAL_BYTES_PER_OFFSET = 256.0
-"""The estimate before the first response."""
+"""The estimate before the first response that advances the position."""
 _MARGIN = 1.1
 """The factor by which a fetch is larger than the estimate: a fetch that is slightly too small makes
 another one necessary."""
@@ -106,8 +105,8 @@ def positions_at(
 
 
 def clamped(tp: TopicPartition, position: int, start: int, end: int, options: SourceOptions) -> int:
-    """Return the position. If it is outside of the log, call `report_data_loss`, and return the
-    nearest one inside. Raises: DataLossError."""
+    """Return `position`. If it is outside of the log, which has `start` to `end`, call
+    `report_data_loss`, and return the nearest position inside. Raises: DataLossError."""
     if start <= position <= end:
         return position
     report_data_loss(f"{tp} is to be read from {position}, but has {start} to {end}", options)

@@ -41,7 +41,9 @@ class Step:
 
     generation: int
     members: int
+    """The number of members."""
     partitions: int
+    """The number of assigned partitions."""
     rounds: int
     """The rebalances until no partition moves, at most 10; 1 if the assignor is eager."""
     moved: int
@@ -54,8 +56,9 @@ class Step:
     most: int
     """The most partitions of a member."""
     violations: int
+    """The number of violations of the assignor's rules, in all rounds."""
     violation: str | None
-    """The text of the first violation."""
+    """The text of the first violation; None if there is none."""
 
 
 def replay_one(
@@ -69,7 +72,7 @@ def replay_one(
     is topic -> partition count. The members of each generation own what they were assigned in the
     one before. Raises: what the assignor raises.
     """
-    rules = RULES.get(protocol_name(assignor), VALID)
+    rules = RULES.get(protocol_name(assignor), VALID)  # VALID for an assignor of the application
     owned: dict[str, tuple[TopicPartition, ...]] = {}
     for generation, members in memberships:
         before = {tp: member for member, partitions in owned.items() for tp in partitions}

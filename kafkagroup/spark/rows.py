@@ -117,6 +117,9 @@ class Rows:
     def _column(
         self, field: pa.Field, whole: pa.RecordBatch, batches: Sequence[tuple[RecordBatch, int]]
     ) -> pa.Array:
+        """Return a column that is the record's own. `whole`: the records with all columns that a
+        builder has; `batches`: each record batch, and how many of the records it has."""
+        # In this library's own rows, a header has a `name` instead of a `key`.
         if field.name == "headers" and field.type.value_type.field(0).name == "key":
             return _connector_headers(whole.column("headers")).cast(field.type)
         if field.name == "timestamp":

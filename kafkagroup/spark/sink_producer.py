@@ -113,6 +113,7 @@ class SinkProducer:
         self._accepting = accepting, batch
 
     def _accept(self, accepting: Future[None], batch: _Batch) -> None:
+        """Give the producer a batch, and set the result of `accepting`. Runs in the loop."""
         try:
             self._producer._accept_encoded(*batch)
         except Exception as error:

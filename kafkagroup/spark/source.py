@@ -53,7 +53,8 @@ _warned: set[str] = set()
 
 def register(spark: SparkSession) -> None:
     """Register `format("kafkagroup")` with a session, and install the listener that commits the
-    batches of its queries (the option `commit`). PySpark's writers append to it by default.
+    batches of its queries (the option `commit`). Let PySpark's writers append to this format by
+    default.
 
     Raises: ConfigurationError if the workers of the session run on this machine, and their Python
     lacks this package.

@@ -1,7 +1,7 @@
 """Tables that Spark writes, in a folder or in a catalog: whole, or one part after the other.
 
-A part has the rows of one value of a column. A part that is written again takes the place of the
-earlier one, so a writer that died in the middle repeats what it did.
+A part has the rows of one value of a column. A part that is written again replaces the earlier one,
+so a writer that is started again after it died may write its parts once more.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Tables:
     root: str
     """A path or URL that Spark can write to."""
     format: str = "parquet"
-    """Also "delta" or "iceberg", if the session has it."""
+    """A format in which Spark writes files; or "delta" or "iceberg", if the session has it."""
     namespace: str | None = None
     """A namespace of a catalog of the session, such as "lake.kafka", which then has the tables
     instead of `root`."""
@@ -84,7 +84,7 @@ class Tables:
         if part_by is not None and not self.parts(draft, part_by):
             # Without rows Spark has written no file, and could not read the columns of the table.
             self._write(f"{draft}/{part_by}=0", rows.limit(0).drop(part_by))
-        self.before_write()
+        self.before_write()  # again, because Spark may have written the draft for a long time
         replace_folder(self.spark, self.path(draft), self.path(name))
 
     def replace_part(self, name: str, rows: DataFrame, column: str, value: int) -> None:
@@ -93,7 +93,7 @@ class Tables:
         if self.is_folder:
             draft = f".{name}.draft"
             self._write(draft, rows)
-            self.before_write()
+            self.before_write()  # again, because Spark may have written the draft for a long time
             replace_folder(self.spark, self.path(draft), f"{self.path(name)}/{column}={value}")
         elif not self.exists(name):
             self._write(name, rows.withColumn(column, F.lit(value)), column)

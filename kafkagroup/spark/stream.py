@@ -81,9 +81,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._renewed_at = time.monotonic()
         """When `_committed` was committed or last renewed."""
         self._next_commit_at = -math.inf
-        """When the next commit may be sent, after a failed one."""
+        """When the next commit may be sent, after a failed one. This and the other times are on the
+        clock of `time.monotonic`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Not the class of a subclass: a copy only reads, which no subclass changes.
         return StreamReader, (self._options, self._schema)
 
     # ------------------------------------------------------------ planning
@@ -168,10 +170,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(r) for r in split(ranges, least, most)]
 
     def _batch_starts(self, before: Positions, after: Positions) -> Mapping[TopicPartition, int]:
-        """Return where a batch begins in each partition. A batch that Spark's own connector planned
-        has no topic ids, and reads new partitions from the log's start. In one that this source
-        planned, new partitions have no rows yet, and no start. Without topic ids, as before Kafka
-        2.8, they start at the log's start, which is their end, too."""
+        """Return where a batch begins in each partition. In a batch that this source planned, new
+        partitions have no rows yet, and no start. A batch that Spark's own connector planned has no
+        topic ids, and reads new partitions from the log's start. If this source planned a batch on
+        a cluster before Kafka 2.8, it has no topic ids either, but ends there in new partitions:
+        they have no rows, too."""
         new = [tp for tp in after.offsets if tp not in before.offsets]
         if not new or any(after.topic_ids.values()):
             return before.offsets
@@ -183,7 +186,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit(Positions.from_json(end))
 
     def _commit(self, done: Positions) -> None:
-        """Commit what is in Spark's commit log. An error is only logged: it would end the query."""
+        """Commit `done`, the end of a batch that is in Spark's commit log. An error is only logged:
+        if it were raised, the query would end."""
         last, group = self._committed, self._options.group_id
         if not self._options.source_commits or group is None:
             return
@@ -265,7 +269,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return target
 
     def _plan(self, begin: Positions, ends: LogEnds) -> Plan:
-        """Return what can be read, and report what cannot, once.
+        """Return what can be read. Report the losses, and the topics that cannot be read for now,
+        unless the last plan had them, too.
 
         Raises: DataLossError, see `report_data_loss`; BrokerError for a topic that does not exist
         or may not be read.

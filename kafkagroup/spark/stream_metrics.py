@@ -59,7 +59,7 @@ class StreamMetrics:
 
 def to_metrics(offsets: Collection[int], seconds: Collection[float]) -> dict[str, float]:
     """Return the metrics in the form of the progress, from the offsets and the seconds by which
-    each partition is behind the end of its log. An empty collection gives no metrics."""
+    each partition is behind the end of its log. An empty collection adds no metrics to them."""
     spreads = {"Offsets": Spread.of(offsets), "Seconds": Spread.of(seconds)}
     return {
         f"{statistic}{kind}BehindLatest": value
@@ -70,6 +70,7 @@ def to_metrics(offsets: Collection[int], seconds: Collection[float]) -> dict[str
 
 
 def _spread(metrics: Mapping[str, float], kind: str) -> Spread | None:
+    """Return the spread of the metrics of a `kind`, "Offsets" or "Seconds"; None if one lacks."""
     found = [metrics.get(f"{f.name}{kind}BehindLatest") for f in attrs.fields(Spread)]
     known = [value for value in found if value is not None]
     return Spread(*known) if len(known) == len(found) else None

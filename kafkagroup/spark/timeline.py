@@ -33,11 +33,14 @@ class Rebalance:
 
     generation: int
     kind: str
+    """The group's type: "classic", "consumer" or "share"."""
     cause: str
+    """Text, such as "2 joined, 1 left"."""
     started: int
     ended: int | None = None
     """None if it has not ended, or if the next rebalance began before."""
     members: int = 0
+    """The number of members in the generation or epoch."""
     moved: int = 0
     """The number of partitions whose last owner, even one that has left since, was another member.
     A partition that never had an owner does not count."""
@@ -68,7 +71,7 @@ class Member:
     client_id: str | None = None
     client_host: str | None = None
     epoch: int = -1
-    """In a classic group, the generation."""
+    """In a classic group, the generation; -1 before the member's first assignment."""
     state: int | None = None
     """The state in the member's assignment record; None in a classic group."""
     partitions: int = 0
@@ -90,9 +93,11 @@ class State:
     generation: int | None
     """None before the first one, and after the group was deleted or has changed its type."""
     changes: Mapping[str, Iterable[str]]
-    """The changes since the last epoch: "joined", "left" or "subscribed anew" -> owners."""
+    """The changes of members since the last epoch of a consumer or share group: "joined", "left" or
+    "subscribed anew" -> the owners that did so."""
     members: Sequence[Member]
     last_owners: Mapping[_Partition, str]
+    """Partition -> the id by which its last owner owned it."""
     rebalance: Rebalance | None
     """The last rebalance, which later records may end."""
     ownership: Sequence[OwnershipSpan]
@@ -106,6 +111,8 @@ class Timeline:
     rebalances: list[Rebalance] = attrs.field(factory=list)
     """Only the last one may still change."""
     ownership: list[OwnershipSpan] = attrs.field(factory=list)
+    """A timeline that continues from a state has, of the earlier spans, only those that had not
+    ended."""
     members: dict[str, Member] = attrs.field(factory=dict)
     """Member id -> member."""
     _owned: dict[str, dict[_Partition, OwnershipSpan]] = attrs.field(factory=dict)
@@ -113,7 +120,9 @@ class Timeline:
     _last_owners: dict[_Partition, str] = attrs.field(factory=dict)
     """Partition -> the id by which its last owner owned it."""
     _generation: int | None = None
+    """The number of the current generation or epoch, as in `State`."""
     _changes: dict[str, set[str]] = attrs.field(factory=dict)
+    """The changes of members since the last epoch, as in `State`."""
 
     @classmethod
     def after(cls, state: State) -> Timeline:
@@ -177,7 +186,8 @@ class Timeline:
             self._set_owned(member, partitions, time)
 
     def _cause_of(self, now: Set[str]) -> str:
-        """Return the cause of a classic group's new generation, whose owners are `now`."""
+        """Return the cause of a classic group's new generation, whose members have the ids `now` as
+        owners."""
         if self._generation is None:
             return "first seen"
         if not now:
@@ -219,7 +229,8 @@ class Timeline:
                 self._update_member(member, found, record["time"])
                 owner = self.members[member].owner
                 if owner in (left := self._changes.get("left", set())):
-                    left.discard(owner)  # a static member, which has another member id now
+                    # A static member that has another member id now has neither left nor joined.
+                    left.discard(owner)
                     continue
             else:
                 word = "left"
@@ -254,7 +265,7 @@ class Timeline:
     def _update_member(self, member: str, found: Mapping[str, Any], time: int) -> None:
         known = self.members.setdefault(member, Member(member_id=member, since=time))
         for name in ("instance_id", "client_id", "client_host"):
-            if found[name] is not None:
+            if found[name] is not None:  # records of assignments do not have these fields
                 setattr(known, name, found[name])
 
     def _set_owned(self, member: str, partitions: Set[_Partition], time: int) -> None:
@@ -269,6 +280,7 @@ class Timeline:
                 del held[partition]
         if known is None:
             return  # it has left, and owns nothing
+        # As text: None and a name, or None and an id, cannot be compared.
         for partition in sorted(partitions - held.keys(), key=str):
             topic, topic_id, number = partition
             held[partition] = OwnershipSpan(
@@ -295,8 +307,8 @@ class Timeline:
 
 
 def timeline_of(records: Iterable[Mapping[str, Any]], before: State | None = None) -> Timeline:
-    """Return the timeline of a group from its records, in the order of the log, continuing from
-    its state `before` them.
+    """Return the timeline of a group from its `records`, which are in the order of the log.
+    `before`: the state of the group before them; None if they are the first.
 
     A record has `record`, `kind`, `removed`, `time`, `generation`, `state_time` and `members`, as
     events have them. Only records of generations, members and assignments have an effect.

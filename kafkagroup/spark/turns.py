@@ -1,7 +1,7 @@
 """One run of a pipeline at a time, however many were started: each waits for its turn.
 
-The turn is the leadership of an election on the same cluster. A run that is killed loses it after
-the session timeout, and no lock stays behind.
+The turn is the leadership of an election on the cluster that the pipeline reads. A run that is
+killed loses it after the session timeout, and no lock stays behind.
 """
 
 from __future__ import annotations

@@ -28,9 +28,10 @@ def weights(
     """Return `rate` and `load` in records per second, and the time of the sample, `made_at`, of
     each group and partition.
 
-    `rate` is the rate of new records in the `window` seconds before the last known log end; 0 if
-    only one is known.
-    `horizon`: the seconds within which a lag should be processed. Raises: ConfigurationError.
+    `evaluation`: the table of `health.evaluation`; `log_ends`: that of `ends.log_ends`. `rate` is
+    the rate of new records in the `window` seconds before the last known log end; 0 if fewer than
+    two ends are known. `horizon`: the seconds within which a lag should be processed. Raises:
+    ConfigurationError.
     """
     if not (horizon > 0 and window > 0):
         raise ConfigurationError(f"horizon={horizon}, window={window}; expected seconds above 0")

@@ -18,15 +18,16 @@ __all__ = ["check_worker_python"]
 logger = logging.getLogger(__name__)
 
 _NEEDED = ("kafkagroup", "anyio", "attrs", "pyarrow")
+# Prints the packages that are missing, and does not import the others, which takes time.
 _CHECK = f"import importlib.util as u; print(*(n for n in {_NEEDED!r} if not u.find_spec(n)))"
 _TIMEOUT = 20.0
 """Seconds. On a busy machine Python may take longer; then no package counts as missing."""
 
 
 def check_worker_python(context: SparkContext) -> None:
-    """Check that the Python of the workers finds the package. Of executors on other machines only
-    the name of their Python is known. If the Python of that name on this machine lacks the package,
-    this logs a warning.
+    """Check that the Python of the workers finds the package. If the workers run on other machines,
+    only the name of their Python is known. If the Python of that name on this machine lacks the
+    package, this logs a warning.
 
     Raises: ConfigurationError, which names PYSPARK_PYTHON, if the workers run on this machine.
     """

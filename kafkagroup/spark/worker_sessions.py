@@ -24,8 +24,8 @@ __all__ = ["producer_of_task", "session_of_task"]
 S = TypeVar("S", bound=AbstractContextManager[Any])
 
 _idle: dict[bytes, AbstractContextManager[Any]] = {}
-"""Pickled options, of a source with the cluster id -> a session or producer that no task uses. A
-worker runs one task at a time."""
+"""The pickled options, with those of a source the cluster id, too -> a session or producer that no
+task uses. A worker runs one task at a time."""
 
 
 @contextmanager
@@ -50,8 +50,9 @@ def producer_of_task(options: SinkOptions) -> Iterator[SinkProducer]:
 
 @contextmanager
 def _of_task(create: Callable[[], S], key: object) -> Iterator[S]:
-    """Yield the idle session of this key, or a new one, which is idle again afterwards. Outside a
-    worker it is closed: its thread would keep the process from ending."""
+    """Yield the idle session of this key, or a new one. Afterwards it is idle again. If the task
+    fails, it is closed instead; and also outside a worker, where the thread of an idle session
+    would keep the process from ending."""
     pickled = pickle.dumps(key)
     session: Any = _idle.pop(pickled, None)
     if session is None:

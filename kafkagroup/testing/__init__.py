@@ -21,7 +21,7 @@ _HOMES = {
 """Name -> the module that defines it."""
 
 
-if not TYPE_CHECKING:  # a type checker would accept every name
+if not TYPE_CHECKING:  # because of `__getattr__`, a type checker would accept every name
 
     def __getattr__(name):
         home = _HOMES.get(name)

@@ -75,7 +75,7 @@ def resolve_jars(version: str, java: str, *, timeout: float = DOWNLOAD_TIMEOUT) 
 
 
 def resolve(jars: JarSet, java: str, *, timeout: float = DOWNLOAD_TIMEOUT) -> Path:
-    """Do the same as `resolve_jars`, for any set of jars."""
+    """Return the folder of any set of jars, found or filled as `resolve_jars` does for Kafka's."""
     given = os.environ.get(jars.variable)
     if given:
         if not any(Path(given).glob(jars.required_jar)):
@@ -105,6 +105,8 @@ def verify_jars(folder: Path, version: str) -> None:
 
 
 def _verify(folder: Path, jars: JarSet) -> None:
+    """Check that `folder` has exactly the jars of the list that is shipped for `jars`. Raises:
+    LocalKafkaUnavailable."""
     listed = {}
     checksums = Path(__file__).with_name(f"{jars.name}.sha256")
     for line in checksums.read_text("ascii").splitlines():
@@ -196,9 +198,9 @@ def _fetch_with_ivy(jars: JarSet, java: str, scratch: Path, deadline: float) -> 
     ivy = next((jar for place in places for jar in sorted(place.glob("ivy-*.jar"))), None)
     if ivy is None:
         raise LocalKafkaUnavailable("PySpark, whose Ivy jar would do, is not installed")
-    also = 'transitive="false"' if jars.is_complete else ""
+    transitive = 'transitive="false"' if jars.is_complete else ""
     dependencies = "".join(
-        f'<dependency org="{group}" name="{artefact}" rev="{number}" {also} conf="default"/>'
+        f'<dependency org="{group}" name="{artefact}" rev="{number}" {transitive} conf="default"/>'
         for group, artefact, number in jars.artefacts
     )
     Path(scratch, "ivy.xml").write_text(

@@ -27,6 +27,7 @@ _LOGIN_MODULES: Mapping[str, str] = {
 """Mechanism -> the class of its JAAS login module."""
 
 _PEM = re.compile(r"(-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \2-----)", re.DOTALL)
+"""A block of PEM, with two groups: the whole block, and its kind, such as "CERTIFICATE"."""
 
 
 def _check_mechanisms(_: object, __: object, mechanisms: Sequence[str]) -> None:

@@ -74,7 +74,8 @@ class Server:
         return self.process is not None and self.process.poll() is None
 
     def signal(self, name: Literal["SIGSTOP", "SIGCONT"]) -> None:
-        """Pause or resume the JVM. By name: Windows, where none is started, lacks the signals."""
+        """Pause or resume the JVM. The signal is a name, because the module `signal` lacks both on
+        Windows, where this file is imported, too."""
         assert self.process is not None
         self.process.send_signal(signal.Signals[name])
         self.is_paused = name == "SIGSTOP"
@@ -83,8 +84,8 @@ class Server:
         """Start the JVM and its watchdog."""
         with self.output.open("ab") as log:
             self.process = subprocess.Popen(
-                # Native libraries are unpacked to the temporary directory; a killed JVM leaves
-                # them.
+                # Native libraries are unpacked to the temporary directory. A killed JVM leaves them
+                # there, so it is the server's own directory.
                 [*java, self.mark, f"-Djava.io.tmpdir={self.directory}", *self.main],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
@@ -169,8 +170,11 @@ class Servers(ABC, Generic[N]):
     """Options of each JVM."""
 
     _java: tuple[str, ...] = attrs.field(default=(), init=False)
+    """The start of each JVM's command, up to the class path."""
     _nodes: dict[int, N] = attrs.field(factory=dict, init=False)
+    """Number -> node."""
     _started: ExitStack | None = attrs.field(default=None, init=False)
+    """Undoes the start; None if the servers are not started."""
 
     # ------------------------------------------------------------ implemented by each subclass
 
@@ -181,10 +185,12 @@ class Servers(ABC, Generic[N]):
 
     @abstractmethod
     def _lay_out(self, directory: Path, undo: ExitStack) -> None:
-        """Write the servers' configuration files, and fill `_nodes`."""
+        """Write the servers' configuration files, and fill `_nodes`. `undo` is closed when the
+        servers stop or cannot be started."""
 
     def _prepare(self, deadline: float) -> None:
-        """Prepare the first start, before any node runs."""
+        """Prepare the first start, before any node runs. `deadline`: as everywhere in this class,
+        on the clock of `time.monotonic`."""
 
     def _spawn(self, node: N, deadline: float) -> None:
         """Start a node. A subclass may wait before, at most until the deadline."""
@@ -228,6 +234,7 @@ class Servers(ABC, Generic[N]):
         with ExitStack() as undo:
             self._java = (java, _LOG_LEVEL, *self.jvm_options, "-cp", jars)
             self._lay_out(_make_directory(self.directory, undo), undo)
+            # Registered last, so done first: the directory must not be removed under the JVMs.
             undo.callback(self._kill_all)
             deadline = time.monotonic() + self.start_timeout
             self._prepare(deadline)
@@ -246,7 +253,7 @@ class Servers(ABC, Generic[N]):
             started.close()
 
     def kill(self, node: int) -> None:
-        """Kill a node with SIGKILL; the others detect the failure by its session timeout."""
+        """Kill a node with SIGKILL. The other nodes notice that when the node's session expires."""
         self._running(node).end()
 
     def stop_node(self, node: int) -> None:

@@ -86,8 +86,11 @@ class Rebalance:
     cause: str
     started: datetime
     ended: datetime | None
+    """None if it has not ended, or if the next rebalance began before."""
     members: int
+    """The number of members in the generation."""
     moved: int
+    """The number of partitions that have moved from one member to another."""
 
 
 @attrs.frozen
@@ -101,6 +104,7 @@ class Bar:
     generation: int
     started: datetime
     ended: datetime | None
+    """None if the member still owns the partition."""
     client: str | None = None
     """The member's client id, which the legend shows if no other member has it."""
 
@@ -247,10 +251,10 @@ def lag_over_time(tables: Tables, names: Sequence[str]) -> DataFrame:
         .where("time BETWEEN first AND last")
         .join(known, [*KEY, "time"], "leftanti")
     )
-    nothing = F.lit(None).cast("bigint")
-    more = others.withColumns({"committed": nothing, "lag": nothing})
+    null = F.lit(None).cast("bigint")
+    more = others.withColumns({"committed": null, "lag": null})
     rows = (
-        known.withColumn("log_start", nothing)
+        known.withColumn("log_start", null)
         .unionByName(more, allowMissingColumns=True)
         .selectExpr(
             *(*KEY, "time", "lag", "log_start", "log_end"),

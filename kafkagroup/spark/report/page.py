@@ -251,7 +251,7 @@ def _status(status: str | None) -> str:
 
 
 def _state(health: Mapping[str, Any]) -> str:
-    """Return the status of a group, or the time since which it is gone."""
+    """Return the status of a group; if the group is gone, the time since which it is."""
     gone = health["gone_at"]
     return _status(health["status"]) if gone is None else f"gone since {_time(gone)}"
 

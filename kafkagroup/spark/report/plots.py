@@ -20,7 +20,7 @@ from kafkagroup.spark.report.facts import Bar, Group
 __all__ = ["NARROW", "WIDE", "draw", "legend", "plot"]
 
 MAX_PARTITIONS = 64
-"""Most rows of a plot: with more, each row would be as thin as a line."""
+"""Most rows of a plot: each row makes the page 0.2 inches longer."""
 MAX_MEMBERS = 12
 """Most members with a colour and a name; the others are grey."""
 MAX_MARKERS = 200
@@ -68,7 +68,8 @@ def draw(group: Group, until: datetime, width: float) -> Figure:
     have not ended. `width` is in inches.
     """
     rows = sorted({(bar.topic, bar.partition) for bar in group.bars})[:MAX_PARTITIONS]
-    # In inches: of the plot of the lag, and of that of the owners. A row has room for its label.
+    # The heights of the plot of the lag and of the plot of the owners, in inches. Each row of the
+    # latter has room for its label.
     heights = [1.6, max(0.8, 0.2 * len(rows))] if rows else [1.6]
     figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
@@ -142,8 +143,8 @@ def _owners(
 
 
 def _names(bars: Sequence[Bar]) -> dict[str, str]:
-    """Return member -> its name in the legend: its client id, or `Bar.member` if others have that
-    client id."""
+    """Return member -> its name in the legend: its client id, or `Bar.member` if it has none or
+    another member has the same."""
     members: dict[str | None, set[str]] = {}
     for bar in bars:
         members.setdefault(bar.client, set()).add(bar.member)
@@ -174,7 +175,7 @@ def _rebalances(axis: Any, group: Group) -> None:
 
 def _generations(figure: Figure, axis: Any, group: Group) -> None:
     """Write the number of each generation above the plot, from the last to the first, unless it
-    would overlap a later one."""
+    would overlap the number of a later generation."""
     if not group.rebalances:
         return
     figure.draw_without_rendering()  # places the axes

@@ -39,6 +39,7 @@ class _BrokerOption:
     type: ConfigType
     default: str
     value: Callable[[BrokerSettings], object]
+    """Returns the value that the settings give; its `str` is the option's value."""
 
 
 def _number(default: int, value: Callable[[BrokerSettings], int]) -> _BrokerOption:
@@ -46,10 +47,12 @@ def _number(default: int, value: Callable[[BrokerSettings], int]) -> _BrokerOpti
 
 
 def _ms(default: int, value: Callable[[BrokerSettings], float]) -> _BrokerOption:
+    """Return an option in milliseconds. `value` returns seconds."""
     return _BrokerOption(ConfigType.INT, str(default), lambda s: round(value(s) * 1000))
 
 
-# The defaults are Kafka's. Some of `BrokerSettings` differ, and are described as set statically.
+# The defaults are Kafka's. If `BrokerSettings` has another value, even as its own default, the
+# option is described as set statically.
 _SETTINGS: Mapping[str, _BrokerOption] = {
     "auto.create.topics.enable": _BrokerOption(
         ConfigType.BOOLEAN, "true", lambda s: str(s.auto_create_topics).lower()
@@ -89,8 +92,8 @@ _OTHERS: Mapping[str, tuple[ConfigValue, ...]] = {
         ConfigValue("min.insync.replicas", "1", ConfigSource.DEFAULT),
     ),
 }
-"""Name -> values, of the options of brokers whose values are not just the default of the topic's
-option."""
+"""Name -> values, the one in effect first: of the options of brokers that are defaults of topics,
+those with another value than the topic's own default, or with a synonym."""
 
 
 def broker_values(settings: BrokerSettings) -> dict[str, tuple[ConfigType, list[ConfigValue]]]:

@@ -40,7 +40,7 @@ __all__ = ["Cluster", "Node", "Partition", "Topic"]
 _MARKER_KEY = Struct(">hh")
 """The key of a control record: its version, and 1 to commit or 0 to abort."""
 _MARKER_VALUE = Struct(">hi")
-"""Its value: its version, and the epoch of the coordinator."""
+"""The value of a control record: its version, and the epoch of the coordinator."""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -137,11 +137,13 @@ class Cluster:
         self.injected_error: Callable[[int, type[Request[Any]], TopicPartition], int] = (
             _no_injected_error
         )
-        """Returns the injected error code of a partition's entry in a response; 0 for none."""
+        """Returns the injected error code of a partition's entry in a response, 0 for none; from
+        the id of the node that responds, the type of the request, and the partition."""
         self.injected_error_after: Callable[[int, type[Request[Any]], TopicPartition], int] = (
             _no_injected_error
         )
-        """The same, for an entry that gets the error code after the request was executed for it."""
+        """Returns, from the same arguments, the error code that an entry gets after the request was
+        executed for its partition; 0 for none."""
         self._chosen_coordinators: dict[str, int] = {}
         """Group or transactional id -> the node that `move_coordinator` chose."""
 
@@ -302,7 +304,7 @@ class Cluster:
 
     def kill(self, node_id: int, now: float) -> None:
         """Stop a node: other nodes lead its partitions and coordinate its groups. Unlike in Kafka,
-        groups of other nodes may move, too."""
+        groups of other nodes may move, too. `now`, here and below, is on the clock of `timers`."""
         self._set_alive(node_id, is_alive=False, now=now)
 
     def restart(self, node_id: int, now: float) -> None:

@@ -56,16 +56,17 @@ class _Option:
     values: list[ConfigValue]
     """At each level that has a value; the first one is in effect."""
     default: str
+    """In effect if there are no `values`."""
     read_only: bool = False
 
 
-def _topic_options(topic: TopicConfigs) -> dict[str, _Option]:
-    of_broker = broker_values(topic.settings)
+def _topic_options(configs: TopicConfigs) -> dict[str, _Option]:
+    of_broker = broker_values(configs.settings)
     found = {}
     for name, option in TOPIC_OPTIONS.items():
         values = list(of_broker[option.broker_option][1]) if option.broker_option else []
-        if name in topic.own:
-            values.insert(0, ConfigValue(name, topic.own[name], ConfigSource.TOPIC))
+        if name in configs.own:
+            values.insert(0, ConfigValue(name, configs.own[name], ConfigSource.TOPIC))
         found[name] = _Option(option.type, values, option.default)
     return found
 
@@ -162,6 +163,7 @@ def alter(
     def changes(
         topic: Topic, resource: alter_configs.AlterConfigsResource
     ) -> dict[str, str | None]:
+        # None, from `fromkeys`, sets an option back to its default.
         return {**dict.fromkeys(topic.configs.own), **_new_values(resource.configs)}
 
     return AlterConfigsResponse(
@@ -188,7 +190,9 @@ def alter_incrementally(
 def _alter_all(cluster: Cluster, request: Any, changes: Any, result: Any) -> tuple[Any, ...]:
     """Change the options of each resource; return its entry in the response, of type `result`.
 
-    `changes` returns the changes to a topic that a resource of the request asks for.
+    `changes` returns the changes that a resource of the request asks for, from the topic and the
+    resource: option -> its new value, or None for its default. The types are `Any` because the two
+    requests have messages of their own.
     """
     counts = Counter((one.resource_type, one.resource_name) for one in request.resources)
 

@@ -50,7 +50,8 @@ _PATTERN_MIN_INTERVAL_MS = 10_000
 """Milliseconds after which a group's regular expressions may be resolved again."""
 
 _PATTERN_MAX_INTERVAL_MS = 600_000
-"""Milliseconds after which they are resolved again (group.consumer.regex.refresh.interval.ms)."""
+"""Milliseconds after which the regular expressions are resolved again, even if no topic was created
+(group.consumer.regex.refresh.interval.ms)."""
 
 
 class _Rejected(Exception):
@@ -65,9 +66,9 @@ class _Change(Enum):
 
     NONE = "none"
     PENDING = "pending"
-    """It replaces the regular expression by one that is not resolved yet."""
+    """The heartbeat replaces the regular expression by one that is not resolved yet."""
     EFFECTIVE = "effective"
-    """It changes the topics, so the group must compute a new target."""
+    """It changes the subscribed topics, so the group must compute a new target."""
 
 
 class ConsumerCoordinator:
@@ -82,8 +83,9 @@ class ConsumerCoordinator:
         topic_creations: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
-        """`counts` returns the partition count of each topic, `ids` its id; `topic_creations` how
-        many topics have been created, also those that were deleted since."""
+        """`counts` returns the partition count of each topic; `ids`, the id of each topic;
+        `topic_creations`, how many topics have been created, also those that were deleted since;
+        `new_id`, a random member id."""
         self._new_id = new_id
         self._timers = timers
         self._settings = settings
@@ -104,7 +106,7 @@ class ConsumerCoordinator:
                 return self._leave(request)
             return self._accept_heartbeat(request, caller)
         except _Rejected as rejection:
-            return cast(
+            return cast(  # `refuse` returns Any: the type depends on the request
                 ConsumerGroupHeartbeatResponse, refuse(request, rejection.code, caller.version)
             )
 
@@ -149,6 +151,7 @@ class ConsumerCoordinator:
         # A heartbeat that changes nothing must not extend the deadline of the revocation.
         if _assignment_state(member) != state_before:
             self._set_revocation_deadline(group, member, caller.now)
+        # A heartbeat with all fields gets the assignment, changed or not.
         is_full = (
             request.rebalance_timeout_ms != -1
             and (request.subscribed_topic_names, request.subscribed_topic_regex) != (None, None)
@@ -396,10 +399,12 @@ class ConsumerCoordinator:
     def _set_revocation_deadline(
         self, group: ConsumerGroup, member: ConsumerMember, now: float
     ) -> None:
-        """Set the deadline by which the member must have revoked, or cancel it."""
+        """Set the deadline by which the member must have revoked; cancel it if the member has
+        nothing to revoke."""
         epoch = member.epoch
 
         def remove_member(_: float) -> None:
+            # In another epoch, the member has revoked, or has left temporarily.
             if member.epoch == epoch:
                 self._remove(group, member)
 

@@ -1,8 +1,8 @@
 """One consumer group (KIP-848): members, epochs and assignments. No clock, no requests.
 
-A partition is assigned to a member only when no other member holds it. A member holds it until it
-reports the revocation, or is removed: `ConsumerGroup.reconcile` is that rule. Source: KIP-848 and
-Apache Kafka 4.3.
+A partition is assigned to a member only when no other member holds it. A member holds a partition
+until the member reports its revocation, or is removed: `ConsumerGroup.reconcile` enforces that.
+Source: KIP-848 and Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ __all__ = [
 ]
 
 ASSIGNORS = {"uniform": sticky_assignor, "range": range_assignor}
-"""The server-side assignors, the default first. Kafka's break ties differently."""
+"""The server-side assignors, by Kafka's names, the default first. Between members that may equally
+get a partition, Kafka's assignors choose differently."""
 
 AWAY = -2
 """The epoch of a static member that has left temporarily."""
@@ -69,13 +70,17 @@ class ConsumerMember:
     pattern: str = ""
     """The regular expression that the member subscribes to; empty for none."""
     assignor: str | None = None
+    """The server-side assignor that the member requests; None for no request."""
     epoch: int = 0
     previous_epoch: int = 0
+    """The epoch before the last change of the assignment. A heartbeat may still send it, if the
+    response with the new epoch was lost."""
     state: MemberState = MemberState.STABLE
     assigned: dict[AssignedPartition, int] = attrs.field(factory=dict)
     """Assigned partition -> the epoch in which it was assigned (KIP-1251)."""
     revoking: dict[AssignedPartition, int] = attrs.field(factory=dict)
-    """Partitions that the member must revoke and still owns -> as for `assigned`."""
+    """Partition that the member must revoke and still owns -> the epoch in which it was
+    assigned."""
 
     @property
     def held(self) -> set[AssignedPartition]:
@@ -106,15 +111,15 @@ class ConsumerGroup:
     resolved: dict[str, frozenset[str]] = attrs.field(factory=dict)
     """Regular expression -> the topics that it matched when it was resolved."""
     resolved_at: float = float("-inf")
-    """When the regular expressions were last resolved."""
+    """When the regular expressions were last resolved, on the clock of `Caller.now`."""
     resolved_creations: int = 0
-    """How many topics had been created until then."""
+    """How many topics had been created at `resolved_at`."""
     members: dict[str, ConsumerMember] = attrs.field(factory=dict)
     static_ids: dict[str, str] = attrs.field(factory=dict)
     """Instance id -> member id, as heartbeats have named them. As in Kafka, the entry remains when
     the member gets another instance id, and then refers to a removed member after its removal."""
     computed_at: float = float("-inf")
-    """When the target was computed."""
+    """When the target was computed, on the clock of `Caller.now`."""
 
     @property
     def state(self) -> str:
@@ -163,8 +168,9 @@ class ConsumerGroup:
     def remove(self, member: ConsumerMember, image: Mapping[str, tuple[UUID, int]]) -> None:
         """Remove a member, and free its partitions."""
         if self.has_changed_topics(image):
-            # Below, `topics` gets the change, but `image` does not: the next heartbeat would not
-            # notice that the change was reverted.
+            # `update_topics` below stores the change in `topics`, and `image` stays as it was. If
+            # the change is reverted before the next heartbeat, `image` would not show that `topics`
+            # has to be updated again.
             self.image = None
         del self.members[member.member_id]
         if member.instance_id is not None:
@@ -296,5 +302,6 @@ class ConsumerGroup:
 def _owns(
     owned: Collection[AssignedPartition] | None, partitions: Collection[AssignedPartition]
 ) -> bool:
-    """Whether the member may still own one of the partitions, given those that it reports."""
+    """Whether a member may still own one of the partitions. `owned`: those that it reports; None if
+    its heartbeat reports none, so that nothing has changed."""
     return owned is None or not set(partitions).isdisjoint(owned)

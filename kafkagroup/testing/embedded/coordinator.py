@@ -43,8 +43,8 @@ _COMPLETING = GroupState.COMPLETING_REBALANCE
 _STABLE = GroupState.STABLE
 
 _LEAST_PAUSE = 0.001
-"""Fewest seconds until a join phase in which no member has joined is completed again: the
-resolution of Kafka's timers."""
+"""Fewest seconds until the coordinator tries again to complete a join phase in which no member has
+joined: the resolution of Kafka's timers."""
 
 
 @attrs.frozen
@@ -186,6 +186,7 @@ class ClassicCoordinator:
             instance_id=request.group_instance_id,
             client_id=caller.client_id,
             client_host=caller.host,
+            # `_update` sets these three.
             session_timeout=0.0,
             rebalance_timeout=0.0,
             protocols=(),
@@ -276,8 +277,8 @@ class ClassicCoordinator:
     def _delay_first_rebalance(
         self, group: ClassicGroup, now: float, delay: float, remaining: float
     ) -> None:
-        """Complete the first rebalance of an empty group after `delay`, and extend the delay while
-        members join, by up to `remaining` seconds in all."""
+        """Complete the first rebalance of an empty group after `delay` seconds. If members have
+        joined meanwhile, wait again, by up to `remaining` further seconds in all."""
 
         def on_deadline(now: float) -> None:
             if group.has_new_member and remaining:
@@ -323,6 +324,7 @@ class ClassicCoordinator:
 
     def _expire_sync(self, group: ClassicGroup, generation: int, now: float) -> None:
         """Remove the members that have not sent SyncGroup in time."""
+        # A deadline of an earlier generation has no effect.
         if generation == group.generation and group.unsynced:
             for member_id in tuple(group.unsynced):
                 group.remove(member_id)
@@ -389,8 +391,8 @@ class ClassicCoordinator:
     ) -> ErrorCode:
         """Return the error for this commit, or NONE. A valid commit extends the member's session.
 
-        A `transactional` commit does not extend it. Such a commit is valid also during a rebalance,
-        and without a membership in a group that has members.
+        `transactional`: the commit is part of a transaction. Then it does not extend the session,
+        and is valid during a rebalance, too, and without a membership in a group that has members.
         """
         group = self.groups.get(group_id)
         if group is None:
@@ -521,7 +523,7 @@ class ClassicCoordinator:
             )
 
     def describe(self, group_id: str, version: int) -> DescribedGroup:
-        """Describe one group; the members' metadata only if it is stable."""
+        """Describe one group; with the protocol and the members' metadata only if it is stable."""
         group = self.groups.get(group_id)
         if group is None:
             unknown = DescribedGroup(
@@ -532,7 +534,7 @@ class ClassicCoordinator:
                 protocol_data="",
                 members=(),
             )
-            if version < 6:
+            if version < 6:  # in these versions, Kafka describes it as dead, without an error
                 return unknown
             return evolve(
                 unknown,
