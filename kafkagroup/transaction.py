@@ -28,7 +28,7 @@ __all__ = ["Transaction", "TransactionalProducer"]
 
 
 class TransactionalProducer(Protocol[K_contra, V_contra]):
-    """What a transaction needs of its producer."""
+    """What a transaction, or a subclass, needs of its producer."""
 
     @property
     def _options(self) -> ProducerOptions: ...
@@ -111,7 +111,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
 
     _hot_methods = frozenset(("send_nowait",))  # `Explained` adds nothing to its calls
     _default_timeout = 60.0
-    """Seconds, without `transaction_timeout_ms`."""
+    """The timeout in seconds if the producer has no `transaction_timeout_ms`."""
 
     def __init__(self, producer: TransactionalProducer[K_contra, V_contra]) -> None:
         self._producer = producer
@@ -134,7 +134,8 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         traceback: TracebackType | None,
     ) -> bool | None:
         self._is_open = False
-        self._ended_at = min(self._ended_at, anyio.current_time())  # a subclass may have set it
+        # A subclass may have set it already.
+        self._ended_at = min(self._ended_at, anyio.current_time())
         if self._producer._open_transaction is not self:  # the close of the producer has aborted it
             if exc_value is None:
                 raise ClosedError(

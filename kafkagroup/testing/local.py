@@ -167,6 +167,7 @@ class LocalKafka(Servers[_Node]):
         release = find_release(self.version)
         names = (*release.listeners, *self.listeners)
         ports = iter(reserve_ports(self.nodes * len(names) + int(release.uses_zookeeper), undo))
+        # Node -> listener -> port.
         cluster = {
             number: {name: next(ports) for name in names} for number in range(1, self.nodes + 1)
         }
@@ -235,6 +236,7 @@ class LocalKafka(Servers[_Node]):
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
+                # Called in reverse order: kill, then wait.
                 undo.callback(process.wait)
                 undo.callback(process.kill)
                 running.append((node, process))
@@ -261,7 +263,8 @@ class LocalKafka(Servers[_Node]):
 
 
 def _escape(value: str) -> str:
-    """Escape a value for Java's properties format: UTF-16 escapes for all but plain ASCII."""
+    """Escape a value for Java's properties format: UTF-16 escapes for all but visible ASCII, and
+    for the backslash."""
     units = (unit for (unit,) in struct.iter_unpack(">H", value.encode("utf-16-be")))
     return "".join(
         chr(unit) if 0x20 < unit < 0x7F and unit != ord("\\") else f"\\u{unit:04x}"
@@ -280,7 +283,8 @@ def _accepts(port: int) -> bool:
 def _listed_brokers(port: int, cluster_id: str | None) -> frozenset[int]:
     """Return the ids of the brokers that the broker at `port` lists; none before it responds, or if
     its cluster has another id, as another server may have taken the port."""
-    # Metadata of no topics, without a client id, in the lowest version with a cluster id: 2.
+    # Metadata of no topics, without a client id, in the lowest version with a cluster id: 2. The
+    # fields: API key, version, correlation id, length of the client id (-1: null), topic count.
     request = struct.pack(">hhihi", 3, 2, 0, -1, 0)
     try:
         with (
@@ -288,6 +292,7 @@ def _listed_brokers(port: int, cluster_id: str | None) -> frozenset[int]:
             connection.makefile("rb") as stream,
         ):
             connection.sendall(struct.pack(">i", len(request)) + request)
+            # The size is limited: another server may listen at the port.
             (size,) = struct.unpack(">i", stream.read(4))
             cluster, ids = _parse_metadata(stream.read(max(0, min(size, 1 << 16))))
     except (OSError, struct.error, UnicodeDecodeError):
@@ -300,6 +305,7 @@ def _parse_metadata(response: bytes) -> tuple[str, frozenset[int]]:
 
     Decoded by hand, so that this check shares no code with the client under test.
     """
+    # After the correlation id; version 2 has no throttle time.
     (count,) = struct.unpack_from(">i", response, 4)
     position = 8
     ids = []

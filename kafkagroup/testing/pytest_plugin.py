@@ -129,7 +129,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    # A crashed worker sent nothing.
+    # `node` has a type of pytest-xdist, which need not be installed. A crashed worker sent nothing.
     lines = getattr(node, "workeroutput", {}).get(_WORKER_REPORT, ())
     if lines:
         report = node.config.stash.setdefault(_REPORT, [])

@@ -104,7 +104,8 @@ class LocalZooKeeper(Servers[_Node]):
 
     @property
     def leader(self) -> int:
-        """The leader's node id. Raises: LocalKafkaError while there is no leader."""
+        """The leader's node id; that of the only node, if there is one. Raises: LocalKafkaError
+        while there is no leader."""
         for node in self._unpaused():
             if re.search(rb"Mode: (standalone|leader)", node.send_command(b"srvr")):
                 return node.id
@@ -118,6 +119,7 @@ class LocalZooKeeper(Servers[_Node]):
         return node.serves()
 
     def _lay_out(self, directory: Path, undo: ExitStack) -> None:
+        # Of each node: two for the other servers, one for clients, one for clients with TLS.
         ports = iter(reserve_ports(4 * self.nodes, undo))
         numbers = range(1, self.nodes + 1)
         peers = {f"server.{n}": f"{HOST}:{next(ports)}:{next(ports)}" for n in numbers}
@@ -142,7 +144,8 @@ class LocalZooKeeper(Servers[_Node]):
             )
 
     def _tls(self, home: Path, port: int) -> dict[str, str]:
-        """Write the TLS files and return their settings."""
+        """Write the TLS files of a node and return the settings for TLS at `port`; empty without
+        `certificate` and `client_ca`."""
         settings: dict[str, str] = {}
         for store, pem in (("keyStore", self.certificate), ("trustStore", self.client_ca)):
             if pem is not None:

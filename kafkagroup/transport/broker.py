@@ -84,8 +84,8 @@ _AUTHENTICATION_ADVICE = (
     " of this client"
 )
 _SENT_BEFORE_IDENTIFIED = (FetchRequest, FindCoordinatorRequest, MetadataRequest)
-"""Requests that are sent before the broker has named its cluster: they change nothing there, and
-the connection holds their responses back until it has."""
+"""Requests that may be sent before the broker has named its cluster: they change nothing there, and
+the connection holds their responses back until the broker has named it."""
 
 _PRODUCE_MARGIN = 1.0
 """Seconds to wait for a response to Produce beyond the timeout that the request names, after which
@@ -110,8 +110,8 @@ class OverdueReport:
     """Seconds to wait, in addition to `WARN_AFTER`, before the missing response is reported. None:
     by how much the request's timeout exceeds the `request_timeout` of the options."""
     has_own_finding: bool = False
-    """Whether `health()` reports it with a finding of its own, so that the general one is left
-    out."""
+    """Whether another finding of `health()` reports the cause, such as a long rebalance: then
+    `health()` lists none for the missing response."""
 
 
 NO_RESPONSE = OverdueReport(
@@ -142,17 +142,19 @@ class BrokerClient:
         """`node_id`: -1 for a bootstrap address, whose node id is unknown. Connections run in
         `tasks`. `throttle` is shared by the clients of this address; None for one of its own.
         Failures and successes are reported to `troubles`, unless it is None. With `identity`,
-        connections to brokers of other clusters fail; `on_misdirected` is called with their error,
-        or with a broker's request to bootstrap again. `names` looks up the host; None for look-ups
-        that no other client shares. `logins` decides when to log in again after a failure; with it,
-        `on_refused` is called after each login that the broker refuses."""
+        connections to brokers of other clusters fail; `on_misdirected` is called with the error,
+        also with that of a broker that requires to bootstrap again. `names` looks up the host; None
+        for look-ups that no other client shares. `logins` decides when to log in again after a
+        failure; with it, `on_refused` is called after each login that the broker refuses."""
         self.node_id = node_id
         self.host = host
         self.port = port
         self._tasks = tasks
         self._options = options or ClientOptions()
         self._connections: dict[str, BrokerConnection] = {}
+        """By connection id; some may be closed."""
         self._connecting: dict[str, anyio.Lock] = {}
+        """By connection id: the lock of the tasks that open, check or replace the connection."""
         self._throttle = throttle or BrokerThrottle((host, port), {})
         self._throttled_count = 0
         """How many requests wait for the throttle."""
@@ -166,12 +168,13 @@ class BrokerClient:
         self._logins = logins
         self._on_refused = on_refused
         self._close_count = 0
+        """How often `aclose` was called: a task that waited compares it."""
         self._stop_closing_idle: OneShotEvent | None = None
         """While a task closes idle connections: the event that ends this task."""
         self.is_slow = False
         """Whether the last `attempt` took longer than its part of the request timeout."""
         self._last_unanswered_at = float("-inf")
-        """When the latest request was sent that timed out."""
+        """When the latest request that timed out was sent, on the loop's clock."""
 
     @property
     def address(self) -> Address:
@@ -215,7 +218,8 @@ class BrokerClient:
         return not (self._connecting or self._throttled_count) and not any(busy)
 
     def has_received_since(self, time: float) -> bool:
-        """Return whether something was received at `time` or later, on an open connection."""
+        """Return whether something was received on an open connection at `time`, on the loop's
+        clock, or later."""
         return any(c.has_received_since(time) for c in self._connections.values())
 
     async def aclose(self) -> None:
@@ -260,8 +264,8 @@ class BrokerClient:
         return self._is_suspect(connection) or self._is_doubtful(connection)
 
     def _is_doubtful(self, connection: BrokerConnection) -> bool:
-        """Whether to check the connection before its next request. Not while the broker throttles:
-        a check is a request too."""
+        """Whether to check the connection before its next request. False while the broker
+        throttles, because a check is a request, too."""
         return connection.is_doubtful and not self._throttle.seconds_left
 
     def _is_suspect(self, connection: BrokerConnection) -> bool:
@@ -350,7 +354,7 @@ class BrokerClient:
         self._stop_closing_idle = None
 
     async def _log_in(self, now: float) -> BrokerConnection:
-        """Open a connection, unless `logins` does not allow an attempt yet."""
+        """Open a connection. Raises the last failure if `logins` does not allow an attempt yet."""
         logins = self._logins
         if logins is not None:
             logins.check(self.address, now)
@@ -410,8 +414,9 @@ class BrokerClient:
         `BrokerConnection.request`.
 
         Raises: TransportError, RemoteProtocolError, AuthenticationError, UnsupportedVersionError;
-        IllegalStateError in another process or event loop; another KafkaGroupError of the source of
-        credentials, unless `logins` knows of a successful login.
+        LocalProtocolError when the version cannot express the request; IllegalStateError in another
+        process or event loop; another KafkaGroupError of the source of credentials, unless `logins`
+        knows of a successful login.
         """
         if timeout is None and isinstance(request, LookUp):
             return await self._look_up(
@@ -567,6 +572,8 @@ class BrokerClient:
         sent_at: float,
         error: RequestTimeoutError | None = None,
     ) -> None:
+        """Report that a request has no response yet. `error`: that of the caller; None while the
+        request is in flight."""
         error = error or RequestTimeoutError(f"no response to {request_type.__name__}")
         self._report_failure(
             connection_id,
@@ -611,6 +618,8 @@ class BrokerClient:
         since: float | None = None,
         has_own_finding: bool = False,
     ) -> None:
+        """Report a failure on a connection; None: a connection was not opened, or its session not
+        renewed. `since`: when the failed attempt began, on the loop's clock; None: now."""
         if self._troubles is None:
             return
         address = f"{escaped(self.host)}:{self.port}"
@@ -723,8 +732,9 @@ class BrokerClient:
         leader_epochs: Mapping[TopicPartition, int] = _NO_EPOCHS,
     ) -> ListOffsetsResponse:
         """Request the offset of the first record at or after each timestamp (ms), by ListOffsets;
-        -2: the start of the log, -1: its end. A broker refuses a partition if it knows another
-        leader epoch than the one in `leader_epochs`."""
+        -2: the start of the log, -1: its end, with `isolation_level` 1 the last stable offset. A
+        broker refuses a partition if it knows another leader epoch than the one in
+        `leader_epochs`."""
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation_level,

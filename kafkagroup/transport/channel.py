@@ -38,7 +38,7 @@ class Channel:
     come out of order."""
 
     def __init__(self, stream: ByteStream, receive_bytes: int) -> None:
-        """`receive_bytes`: the maximum number of bytes to receive at a time."""
+        """`receive_bytes`: the most bytes to receive at a time."""
         self._stream = stream
         self._receive_bytes = receive_bytes
         self._is_drained = False
@@ -52,8 +52,8 @@ class Channel:
             self._socket = stream.socket
 
     async def receive(self, room: Callable[[], memoryview], take: Callable[[int], T | None]) -> T:
-        """Write received bytes to the memory that `room` returns and call `take` with their number,
-        until `take` returns something else than None; return that.
+        """Write received bytes to the memory that `room` returns, and call `take` with the number
+        of these bytes. Repeat both until `take` returns something other than None; return that.
 
         Raises: anyio.EndOfStream, OSError, what the stream or `take` raises.
         """
@@ -77,7 +77,7 @@ class Channel:
 
         def read() -> None:
             # The loop calls this again as long as the socket is readable.
-            received = 0
+            received = 0  # in this call
             try:
                 while not end.done():
                     with room() as view:

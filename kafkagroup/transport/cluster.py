@@ -4,8 +4,8 @@ Only a `Cluster` makes a `BrokerClient` for a node. A request that any broker ca
 connected broker first, then to the other known brokers, then to the bootstrap addresses: so a
 cluster is found again after all its brokers were replaced.
 
-One broker's metadata may be older than what is known (`merging`). What it contradicts is requested
-again at once, from another broker if there is one.
+One broker's metadata may be older than what is known (`merging`). If a response contradicts what is
+known, the metadata is requested again at once, from another broker if there is one.
 
 Responses of another cluster are errors (`identity`). Once the bootstrap addresses lead to another
 cluster (`recovery`), `request_any` raises ClusterChangedError, or the client adopts that cluster
@@ -82,13 +82,13 @@ _MAX_CANDIDATES = 1_000
 client: a response may name 250,000, and to shuffle and sort those takes half a second."""
 
 _MAX_CONFIRMATIONS = 2
-"""How many more responses one refresh requests while they contradict what is known. Callers of
-`refresh` wait for them; a later refresh requests more."""
+"""How many more responses one refresh requests while the last one contradicts what is known.
+Callers of `refresh` wait for them; a later refresh requests more."""
 
 _MOVED_AFTER = 10.0
-"""Seconds without received bytes after which a broker that the metadata has at another address is
-taken not to listen at the earlier one any more. Long polls take at most 5 s, unless
-`fetch_max_wait_ms` is larger."""
+"""Seconds without received bytes after which the client of a broker's earlier address is closed, if
+the metadata has the broker at another one. Long polls take at most 5 s, unless `fetch_max_wait_ms`
+is larger."""
 
 _NodeAddress = tuple[int, str, int]
 """Node id, host and port."""
@@ -249,7 +249,7 @@ class Cluster:
         size = len(response.brokers) + len(response.topics)
         # The known brokers and topics are compared, too, and may be missing in the response.
         size += len(self.metadata.nodes) + len(self.metadata.topics)
-        if size <= _MAX_MERGED_IN_LOOP:
+        if size <= _MAX_MERGED_IN_LOOP:  # to count the partitions of many topics takes time, too
             size += sum(len(topic.partitions) for topic in response.topics)
         if size <= _MAX_MERGED_IN_LOOP:
             return _merged(self.metadata, response, self._unconfirmed, requested, in_use)
@@ -262,7 +262,8 @@ class Cluster:
             # Merge again: a fetch response has named a new leader meanwhile.
 
     async def replace_metadata(self, metadata: ClusterMetadata) -> None:
-        """Replace the metadata by newer metadata; close the clients that it makes stale."""
+        """Replace the metadata by newer metadata; close the clients of brokers that have left or
+        moved."""
         await self._close_stale_brokers(metadata)
         # Compared by identity: comparing many partitions would block the loop.
         if metadata is not self.metadata:
@@ -281,6 +282,7 @@ class Cluster:
         forget_ended(self._throttled_until)
 
     def _is_stale(self, broker: BrokerClient, metadata: ClusterMetadata, now: float) -> bool:
+        """Whether to close a client. `metadata`: the newer one; `self.metadata` is the earlier."""
         node = metadata.nodes.get(broker.node_id)
         if node is None:
             return True
@@ -393,8 +395,9 @@ class Cluster:
             self.troubles.succeeded("cluster", anyio.current_time())
 
     def _on_refused(self, address: Address) -> None:
-        """Find out whether other brokers accept the credentials that one has refused, or whether
-        this broker has moved and another cluster listens at its address now."""
+        """Suspend logins if no other broker can tell more. Otherwise refresh the metadata: that
+        shows whether other brokers accept the credentials that this one has refused, or whether it
+        has moved and another cluster listens at its address now."""
         known = chain(self.bootstrap_servers, map(_address, self.metadata.nodes.values()))
         if not self.logins.has_worked or all(other == address for other in known):
             self.logins.refused_everywhere(anyio.current_time())
@@ -445,7 +448,7 @@ class Cluster:
 
     def _follow(self, change: ClusterChangedError) -> None:
         """Adopt the cluster that the bootstrap addresses lead to, if the options allow it. If not,
-        report the change. Raises: ClusterChangedError if they do not."""
+        report the change and raise it."""
         if not self.options.adopts_cluster_change:
             if self._recovery.report(anyio.current_time(), change, self.troubles):
                 self._on_cluster_changed(change)
@@ -504,7 +507,7 @@ class Cluster:
 
     def topic_ids(self, names: Collection[str]) -> dict[str, UUID]:
         """Return the topics' ids by name, if all are known; else an empty mapping."""
-        known = self.metadata.topics  # each refresh updates all of these: the ids are current
+        known = self.metadata.topics  # each refresh updates all known topics: the ids are current
         ids = {name: known[name].topic_id for name in names if name in known}
         return {} if len(ids) < len(names) or NO_ID in ids.values() else ids
 
@@ -539,7 +542,7 @@ class Cluster:
 
     def _known_nodes(self) -> list[Node]:
         """Return known brokers, as `_MAX_CANDIDATES` limits them: first those whose main connection
-        is open, then those with another open connection, which are known to be reachable."""
+        is open, then those with another open connection, then the others; each in random order."""
         nodes = list(self.metadata.nodes.values())
         if len(nodes) > _MAX_CANDIDATES:
             used = [self.metadata.nodes.get(node_id) for node_id, *_ in self._brokers]
@@ -569,7 +572,8 @@ class Cluster:
         )
 
     def _distance(self, node: Node) -> int:
-        """Return the place of a node in the order of `_known_nodes`, lowest first."""
+        """Return the sort key of a node in `_known_nodes`: 0 if its main connection is open, 1 if
+        only another one is, else 2."""
         broker = self._brokers.get((node.node_id, node.host, node.port))
         if broker is None:
             return 2

@@ -11,10 +11,10 @@ order and all later requests would wait too. An abandoned request past its deadl
 connection, when the next request is sent: without that, callers that always cancel before the
 timeout would keep a dead connection open.
 
-With a `ClusterIdentity` that is known, the first response to Metadata tells whether the broker
-belongs to that cluster. If the caller sends another request first, a Metadata request without
-topics precedes it. Responses that arrive before that of Metadata are held back. A broker of another
-cluster ends the connection.
+With a `ClusterIdentity` whose cluster id is known, the first response to Metadata tells whether the
+broker belongs to that cluster. If the caller sends another request first, a Metadata request
+without topics precedes it. Responses that arrive before that of Metadata are held back. If the
+broker belongs to another cluster, the connection is closed.
 
 A firewall may have dropped a connection without telling either side. So a connection from which
 nothing was received for a while is doubtful: `check` sends ApiVersions, which a broker answers at
@@ -93,8 +93,9 @@ _STREAM_ERRORS = (
 """What a broken stream raises."""
 
 _REAUTHENTICATE_AFTER = (0.85, 0.95)
-"""The fraction of a session's lifetime after which the connection re-authenticates. A random one,
-or all connections would do it at the same time. The Java client uses the same range."""
+"""The fraction of a session's lifetime after which the connection re-authenticates: a random one in
+this range, because otherwise all connections would do it at the same time. The Java client uses the
+same range."""
 
 _RENEWAL_PAUSES = (0.5, 5.0)
 """Seconds between two attempts to re-authenticate, at least and at most. Each connection makes its
@@ -114,7 +115,7 @@ _QUICK_WRITES_TO_KEEP_WRITER = 4
 
 _DOUBTFUL_AFTER = 4.0
 """Seconds without received bytes after which an unused connection must be checked. Longer than the
-usual intervals of heartbeats: each of them is a check itself."""
+usual intervals of heartbeats: each heartbeat is a check itself."""
 
 _ERROR_READ_TIMEOUT = 1.0
 """Seconds to read the broker's reason after a write has failed."""
@@ -144,7 +145,8 @@ class _InFlightRequest:
 
 
 class BrokerConnection:
-    """A connection that is open from `connect` until `aclose` or the first failure."""
+    """A connection that is open from `connect` until `aclose` or the first failure. Moments are on
+    the loop's clock, durations in seconds."""
 
     def __init__(
         self,
@@ -169,14 +171,15 @@ class BrokerConnection:
         self._options = options
         self._protocol = Connection(options.client_id, max_frame_bytes=options.max_frame_bytes)
         self._throttle: BrokerThrottle | None = None
-        """Set by `connect` after the handshake."""
+        """Set by `connect` after the authentication."""
         self._handshake_version = 0
-        """The version of ApiVersions that the broker has answered."""
+        """The version of ApiVersions in which the broker has answered."""
         self._in_flight: dict[int, _InFlightRequest] = {}
         """By correlation id."""
         self._abandoned: dict[int, float] = {}
         """Correlation id -> deadline of cancelled requests that have no response yet."""
         self._outgoing: list[memoryview] = []
+        """What the kernel has not taken at once, for the writer task."""
         self._is_writing = False
         """Whether bytes wait to be written, or are being written: later requests are added to
         `_outgoing`."""
@@ -199,7 +202,8 @@ class BrokerConnection:
         """Whether anything was received after the broker's versions."""
         self._identity = identity
         self._is_identified = True
-        """False from the handshake until the broker has named its cluster."""
+        """False from the end of `connect` until the broker has named its cluster; always True if
+        its cluster cannot be compared."""
         self._has_requested_identity = False
         """Whether a Metadata request was sent, whose response has the cluster id."""
         self._held: list[Response] = []
@@ -320,9 +324,11 @@ class BrokerConnection:
 
     async def check(self, timeout: float) -> None:
         """Ask the broker for its versions, and wait `timeout` seconds for the response. Afterwards
-        `has_received_since` tells; a connection without a response stays open."""
+        `has_received_since` tells whether it arrived; a connection without a response stays
+        open."""
         with anyio.move_on_after(timeout), suppress(KafkaGroupError):
-            # Past the second timeout, the next request replaces the connection.
+            # Without a response after twice the timeout, the next request replaces the connection
+            # (`is_overdue`).
             await self._api_versions(self._handshake_version, 2 * timeout)
 
     def has_received_since(self, time: float) -> bool:
@@ -351,8 +357,9 @@ class BrokerConnection:
         cannot have executed it.
 
         Raises: RequestTimeoutError, ConnectionLostError, UnsupportedVersionError;
-        RemoteProtocolError when the broker breaks the protocol meanwhile; AuthenticationError when
-        the session cannot be renewed; what `on_response` raises.
+        LocalProtocolError when the version cannot express the request; RemoteProtocolError when the
+        broker breaks the protocol meanwhile; AuthenticationError when the session cannot be
+        renewed; what `on_response` raises.
         """
         version = self._protocol.choose_version(type(request), highest, lowest)
         while self._reauthenticated is not None and self._error is None:
@@ -371,8 +378,8 @@ class BrokerConnection:
         on_sent: Callable[[], None] | None = None,
     ) -> None:
         """Send a request that has no response: Produce with acks=0. Returns when it is written: a
-        connection that is closed before would lose it. `on_sent` as of `request`. The caller has
-        had the broker name its cluster.
+        connection that is closed before would lose it. `on_sent` as of `request`. Call it only
+        after the broker has named its cluster.
 
         Raises: as `request`.
         """
@@ -565,7 +572,7 @@ class BrokerConnection:
     ) -> R:
         now = self._used_at = self._clock()
         if self._abandoned and min(self._abandoned.values()) <= now:
-            self._time_out("a cancelled request")
+            self._time_out("a cancelled request")  # closes; the next line raises
         self._raise_if_closed()
         if self._awaits_identity():
             self._request_identity(request)
@@ -617,6 +624,7 @@ class BrokerConnection:
         self._has_requested_identity = True
 
     def _time_out(self, what: str) -> RequestTimeoutError:
+        """Close, because there is no response to `what`; return the error."""
         error = RequestTimeoutError(f"{self._name}: no response to {what}")
         self._end(error)
         return error
@@ -674,7 +682,7 @@ class BrokerConnection:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 try:
-                    if self._outgoing:
+                    if self._outgoing:  # sent before this task ran
                         self._start_writer(tasks)
                     if self._error is None:
                         await self._read_all()
@@ -772,8 +780,8 @@ class BrokerConnection:
     def _pass_on(self, response: Response) -> None:
         """Pass a response on to the caller of its request."""
         self._abandoned.pop(response.correlation_id, None)
-        # The response to an abandoned request is dropped. Removed here: a failure before the caller
-        # runs must not overwrite the response.
+        # An abandoned request has no entry: its response is dropped. The entry is removed here, and
+        # not only by the caller: a failure before the caller runs must not overwrite the response.
         if in_flight := self._in_flight.pop(response.correlation_id, None):
             in_flight.response = response.message
             if in_flight.on_response is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["connect", "open_stream"]
 
 _Target = tuple[int, tuple[Any, ...], tuple[Any, ...] | None]
-"""The arguments of `connect`."""
+"""The arguments of `connect`: address family, remote address, local address or None."""
 
 _NEXT_ADDRESS_AFTER = 0.25
 """Seconds after which the next address of a name is tried beside those before it (RFC 8305)."""
@@ -35,7 +35,8 @@ _NEXT_ADDRESS_AFTER = 0.25
 async def open_stream(
     host: str, port: int, options: ClientOptions, names: Names, deadline: float
 ) -> ByteStream:
-    """Connect to the first address of a host that accepts, until a time on the loop's clock.
+    """Connect to the first address of a host that accepts; `deadline` is a time on the loop's
+    clock.
 
     Raises: UnresolvedError, ConnectionLostError; both without the name of the broker.
     """
@@ -54,14 +55,15 @@ async def open_stream(
         # A timeout of the system has a number, that of `fail_after` has none.
         is_late = isinstance(error, TimeoutError) and error.errno is None
         why = f"no connection within {options.connect_timeout} s" if is_late else reason(error)
+        # `trouble`: why the addresses are those of an earlier look-up.
         raise ConnectionLostError(f"{why}; {found.trouble}" if found.trouble else why) from error
 
 
 async def connect(
     family: int, address: tuple[Any, ...], source: tuple[Any, ...] | None
 ) -> ByteStream:
-    """Connect to one address, from the local address `source` if it is not None; host "" is any.
-    Raises: OSError."""
+    """Connect to one address, from the local address `source` if it is not None; its host "" is for
+    any local address. Raises: OSError."""
     # Imported here: `anyio.abc` is a tenth of the import time of a consumer.
     from kafkagroup.transport.plain_stream import PlainStream
 

@@ -1,8 +1,9 @@
 """Which cluster a client works with.
 
 A response of another cluster is never used: its connection is closed. Only Metadata names the
-cluster; a new connection holds all other responses back until it has one. One broker of another
-cluster does not mean that the client's cluster has changed: `recovery` decides that. No I/O.
+cluster; a new connection holds all other responses back until it has received Metadata. One broker
+of another cluster does not mean that the client's cluster has changed: `recovery` decides that. No
+I/O.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class ClusterIdentity:
         it has changed, what the caller read before is of the earlier cluster."""
 
     def refusal(self, response: object, name: str) -> MisdirectedError | None:
-        """Return why a response must not be used; None if it may, for all that this response says.
-        The first cluster id becomes the client's. `name`: the broker's address, for the error."""
+        """Return why a response must not be used; None if nothing in it forbids that. The first
+        cluster id in a response becomes the client's. `name`: the broker's address, for the
+        error."""
         # Checked in every response, although only Metadata and ApiVersions are known to have this
         # code: no response that has it contains a result.
         if getattr(response, "error_code", 0) == _REBOOTSTRAP_REQUIRED:

@@ -6,7 +6,7 @@ application has got the error and calls the client again, which then clears `sus
 that refuses what others accept is at fault itself: its logins are repeated, less and less often. A
 failure that is not a broker's refusal, such as that of the source of credentials, is raised only
 before the first successful login, when the options may be wrong. A source that fails does so for
-each broker: one login tries for all.
+each broker: after each pause, only one login of the client asks it again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PAUSES_AFTER_REFUSAL = (1.0, 10.0)
 further one."""
 
 _PAUSES_AFTER_FAILURE = (0.2, 1.0)
-"""The same after a failure that is not a broker's refusal. Many tasks request connections, and each
-tries one broker after the other: without a pause, a source that fails at once would be called
-dozens of times a second."""
+"""Seconds between two logins after another failure, at least and at most; doubled likewise. Many
+tasks request connections, and each tries one broker after the other: without a pause, a source that
+fails at once would be called dozens of times a second."""
 
 _SOURCE: Address = ("", 0)
 """The source of credentials, in place of a broker's address."""
@@ -76,7 +76,9 @@ class Logins:
         application continues or closes the client, the client sets it to None: logins are allowed
         again, after the pause of each broker."""
         self._on_refused: Callable[[AuthenticationError], None] | None = None
+        """Raises an error to the application; None until `watch` is called."""
         self._reported_at = float("-inf")
+        """When `_on_refused` was last called."""
 
     def watch(self, on_refused: Callable[[AuthenticationError], None]) -> None:
         """Call `on_refused` with the error to raise to the application. If this is never called,

@@ -32,8 +32,8 @@ from kafkagroup.wire.schema import NO_ID
 __all__ = ["NOTHING_UNCONFIRMED", "Unconfirmed", "merge"]
 
 _MAX_OFFLINE_RACKS = 1_000
-"""The limit of nodes whose rack is kept while no response lists them: a broker may name others in
-each response."""
+"""How many nodes' racks are kept that the last response does not list: a broker may name new nodes
+in each response."""
 
 
 @frozen
@@ -45,8 +45,8 @@ class _Claim:
     successor: TopicMetadata | None = None
     """The topic as the response describes it under another id."""
     partitions: frozenset[int] | None = None
-    """The partitions in the response, if known ones are missing and a topic id does not tell
-    whether the topic is the same."""
+    """The partitions in the response, if known ones are missing and no topic id tells whether the
+    topic is the same."""
     epochs: Mapping[int, int] = field(factory=dict)
     """Partition -> its leader epoch in the response, where it is lower than the known one."""
 
@@ -58,8 +58,9 @@ _NONE_LOWER: Mapping[int, int] = {}
 
 @frozen
 class Unconfirmed:
-    """How the last response contradicts what is known. It counts when the next response repeats it.
-    `topics` also has those that are reported as absent, and that no response has described."""
+    """How the last response contradicts what is known. A contradiction counts when the next
+    response repeats it. `topics` also has topics that are reported as absent and that no response
+    has described."""
 
     nodes: Mapping[int, Node | None] = field(factory=dict)
     """Node id -> the node at another address; None if the response does not list it."""
@@ -70,9 +71,9 @@ class Unconfirmed:
         return bool(self.nodes or self.topics)
 
     def contradicts(self, known: ClusterMetadata) -> bool:
-        """Return whether this is about a node, or about a topic that has partitions in `known`, the
-        metadata that was merged with it. Otherwise the response only reports topics as absent that
-        no response has described."""
+        """Return whether a node or a topic with known partitions is contradicted. Otherwise the
+        response only reports topics as absent that no response has described. `known`: the metadata
+        that `merge` returned together with this object."""
         return bool(self.nodes) or any(known.topics[name].partitions for name in self.topics)
 
 
@@ -133,8 +134,8 @@ def merge(
 def _nodes(
     known: Mapping[int, Node], reported: Mapping[int, Node], before: Mapping[int, Node | None]
 ) -> tuple[dict[int, Node], dict[int, Node | None]]:
-    """Return the nodes after a response, and those that the next response must confirm as
-    `Unconfirmed.nodes` has them; `before`: those of the response before."""
+    """Return the nodes after a response, and the changes that the next response must confirm, in
+    the form of `Unconfirmed.nodes`. `before`: the changes that this response may confirm."""
     nodes, unconfirmed = dict(reported), {}
     for node_id, node in known.items():
         found = reported.get(node_id)
@@ -163,6 +164,7 @@ def _is_wanted(
 
 
 def _racks(known: Mapping[int, str], reported: Mapping[int, str]) -> dict[int, str]:
+    """Return node id -> rack: those of the response, and the latest known ones of other nodes."""
     offline = [(node_id, rack) for node_id, rack in known.items() if node_id not in reported]
     return {**dict(offline[-_MAX_OFFLINE_RACKS:]), **reported}
 
@@ -173,8 +175,9 @@ def _topic(
     before: _Claim | None,
     shared: _Shared,
 ) -> tuple[TopicMetadata | None, _Claim | None]:
-    """Return the topic after a response, and what the next response must confirm. `response` is
-    None if it does not have the topic; `before` is the claim of the response before."""
+    """Return the topic after a response, and the claim that the next response must confirm; None
+    for no topic, and for no claim. `response`: the topic's entry, None if the response has none;
+    `before`: the claim that this response may confirm."""
     if response is None or response.error_code in ABSENT:
         return _absent(known, response, before)
     code, topic_id = response.error_code, response.topic_id
@@ -253,13 +256,14 @@ def _partitions(
     lower_before: Mapping[int, int] = _NONE_LOWER,
 ) -> tuple[dict[int, PartitionMetadata], dict[int, int]]:
     """Return the partitions after a response, and the lower leader epochs that the next response
-    must confirm. `lower_before`: those of the response before."""
+    must confirm. `lower_before`: the ones that this response may confirm."""
     partitions: dict[int, PartitionMetadata] = {}
     lower: dict[int, int] = {}
     for p in sorted(response.partitions, key=lambda p: p.partition_index):
         index, epoch = p.partition_index, p.leader_epoch
         one = known.get(index)
-        # KIP-320: a broker with old metadata must not replace a newer leader by an older one.
+        # KIP-320: a broker with old metadata must not replace a newer leader by an older one. The
+        # epoch -1, from brokers that report none, cannot be compared.
         if one is None or not 0 <= epoch < one.leader_epoch:
             partitions[index] = _partition(one, p, shared)
         elif lower_before.get(index) == epoch:
@@ -273,7 +277,7 @@ def _partitions(
 def _partition(
     known: PartitionMetadata | None, response: MetadataResponsePartition, shared: _Shared
 ) -> PartitionMetadata:
-    found = response.leader_id, response.leader_epoch, response.replica_nodes
+    found = response.leader_id, response.leader_epoch, response.replica_nodes  # in field order
     if known is not None:
         if found == (known.leader, known.leader_epoch, known.replicas):
             return known

@@ -18,7 +18,7 @@ from kafkagroup.wire.messages.delete_records import (
 __all__ = ["delete_records"]
 
 _TO_THE_END = -1
-"""Deletes all records up to the high watermark."""
+"""The offset in a request that deletes all records up to the high watermark."""
 
 
 def delete_records(
@@ -27,6 +27,7 @@ def delete_records(
     """Delete the records below an offset, in each partition."""
 
     def delete(tp: TopicPartition, offset: int) -> DeleteRecordsPartitionResult:
+        # -1: the request has no leader epoch.
         partition, error = check_leader(cluster, node_id, tp.topic, tp.partition, -1)
         if partition is not None and not error:
             log, configs = partition.log, cluster.topics[tp.topic].configs

@@ -24,9 +24,11 @@ class Close:
 
 @attrs.frozen
 class Late:
-    """Close the connection at once, and execute the request later, as if it had been on its way."""
+    """Close the connection at once, and execute the request later, as if it had still been on its
+    way to the broker."""
 
     seconds: float
+    """From the receipt of the request until its execution."""
 
 
 @attrs.frozen
@@ -39,6 +41,7 @@ class Delay:
     """Execute the request, respond later. Later requests on the connection wait too."""
 
     seconds: float
+    """From the execution of the request until its response."""
 
 
 @attrs.frozen
@@ -53,8 +56,8 @@ class Throttle:
 
 @attrs.frozen
 class Change:
-    """Execute the request, and respond with what `change` returns for the response: for the older
-    view of a broker that lags behind, or an error code of one partition."""
+    """Execute the request, and respond with what `change` returns for the response: for example
+    with the older view of a broker that lags behind, or with an error code for one partition."""
 
     change: Callable[[Any], Any]
 
@@ -76,16 +79,17 @@ class Fault:
     node_id: int | None = None
     """The node that it applies to; None applies to all."""
     when: Callable[[Any], bool] | None = None
-    """Selects requests; None selects all. Not used with a `partition`."""
+    """Selects requests: returns whether the rule applies to one. None selects all. Not used with a
+    `partition`."""
     partition: TopicPartition | None = None
     """The partition whose entry in the response has the error code; the request is executed for the
-    others. None for requests as a whole."""
+    other partitions. None if the rule applies to whole requests."""
     executed: bool = False
     """Whether the request is executed for that partition, too, before it gets the error code."""
     hits: int = 0
 
     def stop(self) -> None:
-        """Deactivate the rule."""
+        """Let the rule hit no more requests."""
         self.times = self.hits
 
     def matches(self, node_id: int, request: Request[Any]) -> bool:
@@ -101,8 +105,9 @@ class Fault:
     def matches_partition(
         self, node_id: int, api: type[Request[Any]], partition: TopicPartition, *, executed: bool
     ) -> bool:
-        """Whether the rule applies to this partition's entry, before or after the request is
-        `executed` for it; counts the hit if so."""
+        """Whether the rule applies to this partition's entry; counts the hit if so. `executed`:
+        whether the request was executed for the partition; a rule applies either before or after
+        that."""
         is_match = (
             self.partition == partition
             and self.executed == executed
@@ -124,6 +129,7 @@ class Faults:
 
     def __init__(self) -> None:
         self.rules: list[Fault] = []
+        """In the order in which they were added."""
 
     def action(self, node_id: int, request: Request[Any]) -> Action | None:
         """Return the fault to inject into this request, if any."""

@@ -19,8 +19,8 @@ from kafkagroup.wire.messages.fetch import FetchPartition, FetchRequest, Partiti
 __all__ = ["FetchSession", "FetchSessions", "FetchedPartition"]
 
 _NO_SESSION, _INITIAL_EPOCH, _FINAL_EPOCH = 0, 0, -1
-"""The session id that means no session; the epoch of a fetch that creates a session, and that of
-one without a session."""
+"""The session id that means no session; the epoch of a fetch that creates a session; the epoch of a
+fetch that uses none."""
 
 _FIRST_WITH_TOPIC_IDS = 13
 """The first version of Fetch that identifies topics by id."""
@@ -29,7 +29,8 @@ _EVICTABLE_AFTER = 120.0
 
 
 class FetchedPartition(NamedTuple):
-    """A partition as the client identifies it: by topic name or topic id."""
+    """A partition as the client identifies it: by topic name, or from Fetch v13 on by topic id. The
+    other field is "" or the zero UUID."""
 
     topic: str
     topic_id: UUID
@@ -56,13 +57,15 @@ class _SentState:
 
 @attrs.define(eq=False)
 class FetchSession:
-    """The partitions that one client fetches from one node; id 0 is for a single fetch."""
+    """The partitions that one client fetches from one node. A session with id 0 serves a single
+    fetch, and is not kept."""
 
     session_id: int
     uses_topic_ids: bool
     last_used_at: float
+    """The time of its last request, on the clock of `Caller.now`."""
     epoch: int = 0
-    """The epoch of the last request."""
+    """The epoch of its last request; 0 for a single fetch."""
     _sent: dict[FetchedPartition, _SentState] = attrs.field(factory=dict)
 
     def change(self, request: FetchRequest) -> None:
@@ -96,13 +99,14 @@ class FetchSession:
             if sent.update(data) or is_first:
                 changed.append((partition, data))
             if data.records and not is_first:
-                # Moved to the end, so that it does not use up the next response's limit again.
+                # Moved to the end: the next fetch reads the others first, before its limit of bytes
+                # is used up.
                 self._sent[partition] = self._sent.pop(partition)
         return changed
 
 
 class FetchSessions:
-    """The sessions of one node, the least recently used first."""
+    """The sessions of one node, at most `slots`; the least recently used comes first."""
 
     def __init__(self, new_id: Callable[[], int], slots: int) -> None:
         self._new_id = new_id
@@ -114,7 +118,8 @@ class FetchSessions:
         self._sessions.clear()
 
     def open(self, request: FetchRequest, caller: Caller) -> FetchSession | ErrorCode:
-        """Return the session of a fetch, updated with its partitions; or an error."""
+        """Return the session of a fetch, updated with the partitions that the request adds and
+        forgets; or an error."""
         uses_topic_ids = caller.version >= _FIRST_WITH_TOPIC_IDS
         if request.session_epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             # Both epochs close the session that the request names, if any.

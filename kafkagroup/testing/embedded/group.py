@@ -1,5 +1,5 @@
-"""One classic group: its members, its state, and what was last written to the log. No time, no
-requests.
+"""One classic group: its members, its state, and what was last written to the log. No I/O and no
+clock.
 
 Every transition goes through `ClassicGroup.become` and is listed in `_MOVES`; any other raises and
 changes nothing. Source: KIP-345 (static members), KIP-394 (pending members), and the states that
@@ -70,7 +70,7 @@ class Member:
     """Answers the pending SyncGroup."""
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return its metadata for this protocol; empty if it does not support it."""
+        """Return the member's metadata for a protocol; empty if the member does not support it."""
         return next((bytes(p.metadata) for p in self.protocols if p.name == protocol), b"")
 
     @property
@@ -115,7 +115,8 @@ class ClassicGroup:
     subscribed: frozenset[str] | None = None
     """Topics to which this generation's members subscribe; None if that is not known."""
     has_new_member: bool = False
-    """Whether a member joined since the initial delay began, which extends the delay."""
+    """Whether a member joined since the delay of the group's first rebalance began or was last
+    extended; such a member extends the delay."""
     _written: ClassicGroup | None = None
     """The group as last written to the log; None before the first write."""
 
@@ -131,16 +132,16 @@ class ClassicGroup:
 
     @property
     def all_joined(self) -> bool:
-        """Whether every member's JoinGroup is pending, and there are no pending members."""
+        """Whether every member waits for its JoinGroup response, and `pending` is empty."""
         return not self.pending and all(m.awaiting_join for m in self.members.values())
 
     @property
     def rebalance_timeout(self) -> float:
-        """Seconds: the longest rebalance timeout among the members."""
+        """Seconds: the longest rebalance timeout among the members; 0 without members."""
         return max((0.0, *(m.rebalance_timeout for m in self.members.values())))
 
     def static_member(self, instance_id: str | None) -> Member | None:
-        """Return the member that holds this instance id."""
+        """Return the member that holds this instance id, if any."""
         if instance_id is None:
             return None
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)
@@ -157,8 +158,8 @@ class ClassicGroup:
     def select_protocol(self) -> str:
         """Return the protocol with the most votes among those that every member supports.
 
-        Each member votes for the first one in its own list. Kafka counts in a hash map, and of a
-        tie takes the protocol that the map iterates first: hence `bucket`.
+        Each member votes for the first of these in its own list. Kafka counts in a hash map; if
+        several have the most votes, it takes the one that the map iterates first: hence `bucket`.
         """
         shared = self._shared_protocols() or set()
         votes = Counter(
@@ -200,7 +201,8 @@ class ClassicGroup:
         return new
 
     def elect_joined_leader(self) -> bool:
-        """Keep a leader that has joined, else elect a member that has. Return False if none has."""
+        """Keep the leader if it has joined, else elect a member that has. Return False if no member
+        has joined."""
         joined = [m.member_id for m in self.members.values() if m.awaiting_join]
         if joined and self.leader not in joined:
             self.leader = joined[0]
@@ -260,6 +262,6 @@ class ClassicGroup:
     def as_written(self) -> ClassicGroup:
         """Return the group as another coordinator loads it: without a rebalance in progress."""
         loaded = self._written or ClassicGroup(self.group_id)
-        # The loaded group will change, and what was written must not change with it.
+        # The loaded group will change: it gets a copy of its own of what was written.
         loaded.write()
         return loaded

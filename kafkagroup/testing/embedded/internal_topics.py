@@ -22,7 +22,7 @@ COORDINATOR_TOPICS: Mapping[int, str] = {
 """Type of coordinator -> its topic."""
 
 _PARTITIONS = 50
-"""Kafka's default for both."""
+"""How many partitions each of them has: Kafka's default."""
 _CONFIGS: Mapping[int, Mapping[str, str]] = {
     _GROUP: {
         "cleanup.policy": "compact",

@@ -37,7 +37,8 @@ __all__ = ["EmbeddedKafka"]
 T = TypeVar("T")
 
 _DESCRIBE_VERSION = 5
-"""The last version that describes an unknown group as "Dead" instead of returning an error."""
+"""The last version of DescribeGroups that describes an unknown group as "Dead" instead of returning
+an error."""
 
 
 class EmbeddedKafka:
@@ -74,12 +75,12 @@ class EmbeddedKafka:
     ) -> None:
         """Prepare a cluster; nothing runs yet.
 
-        `topics` maps names to partition counts. `ports` are the ports to listen on, one per node;
-        by default the system chooses them, and a node keeps its port over restarts. With
-        `listen=False` there are no sockets: connections come through `handle_stream`, and the nodes
-        are advertised as `kafka-<id>:9092`. `seed` determines topic and member ids; `wall` returns
-        the time in seconds since the epoch: that of records without a timestamp, of appends and of
-        transactions.
+        `topics` maps names to partition counts. `nodes` is the number of nodes, and `host` the
+        address that they listen on. `ports` are their ports, one per node; by default the system
+        chooses them, and a node keeps its port over restarts. With `listen=False` there are no
+        sockets: connections come through `handle_stream`, and the nodes are advertised as
+        `kafka-<id>:9092`. `seed` determines topic and member ids. `wall` returns the time in
+        seconds since the epoch, for records without a timestamp, appends and transactions.
 
         `cluster_id` is the id in Metadata responses; with None, all clusters have the same id. To
         give clients another cluster at known addresses, start one with another id on the ports of a
@@ -118,6 +119,7 @@ class EmbeddedKafka:
         self._listen = listen
         self._wall = wall
         self._next_partition = 0
+        """Counts the records that `produce` distributes over partitions."""
         self._task_group: anyio.abc.TaskGroup | None = None
         self._portal: BlockingPortal | None = None
         self._thread_stack: ExitStack | None = None
@@ -176,7 +178,8 @@ class EmbeddedKafka:
         await self._server.handle_stream(stream, node_id)
 
     def start(self) -> Self:
-        """Run in its own thread until `stop`."""
+        """Run the cluster in a thread of its own until `stop`. Raises: IllegalStateError if it runs
+        already."""
         if self._thread_stack is not None:
             raise IllegalStateError("this EmbeddedKafka runs already")
         with ExitStack() as stack:
@@ -279,7 +282,8 @@ class EmbeddedKafka:
     def set_topic_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
         """Set options of a topic, by Kafka's names; None resets one to its default.
 
-        The docstring of the package lists those that have an effect. Raises: BrokerError.
+        The docstring of the package lists the options that have an effect. Raises: BrokerError for
+        an unknown topic or option, or an invalid value.
         """
         found = self._cluster.topics.get(topic)
         if found is None:
@@ -291,7 +295,7 @@ class EmbeddedKafka:
         self._call(self._cluster.delete_topic, name)
 
     def add_partitions(self, topic: str, count: int) -> None:
-        """Grow the topic to `count` partitions. Raises: ValueError if it has more."""
+        """Grow the topic to `count` partitions in all. Raises: ValueError if it has more."""
         self._call(self._cluster.add_partitions, topic, count)
 
     def produce(
@@ -303,7 +307,8 @@ class EmbeddedKafka:
     ) -> tuple[TopicPartition, ...]:
         """Append records, to one partition or round-robin; return the partition of each record.
 
-        Each partition gets one batch. Records without a timestamp get the time of `wall`.
+        Each partition gets one batch. A str or bytes is the value of a record without a key.
+        Records without a timestamp get the time of `wall`.
         """
         now_ms = int(self._wall() * 1000)
         batches: dict[int, list[NewRecord]] = {}
@@ -330,14 +335,15 @@ class EmbeddedKafka:
         record.
 
         For batches that producers do not send: compacted batches, control batches, and messages of
-        formats 0 and 1, which keep the offsets that they have: for them, return where the log ended
-        before. Raises: ValueError unless `batch` is exactly one batch, or whole messages that
-        continue the log; CorruptRecordError if it is damaged.
+        formats 0 and 1. These messages keep the offsets that they have; for them, return where the
+        log ended before. Raises: ValueError unless `batch` is exactly one batch, or whole messages
+        that continue the log; CorruptRecordError if it is damaged.
         """
         return self._call(self._cluster.append, self._partition(topic, partition), batch)
 
     def partitions(self, topic: str) -> int:
-        """Return the topic's partition count. Raises: ConfigurationError if there is none."""
+        """Return the topic's partition count. Raises: ConfigurationError if there is no such
+        topic."""
         if (found := self._cluster.topics.get(topic)) is None:
             raise ConfigurationError(f"there is no topic {topic}")
         return len(found.partitions)
@@ -390,7 +396,7 @@ class EmbeddedKafka:
         return "Dead" if found is None else found.state.value
 
     def set_transaction_version(self, version: int) -> None:
-        """Change the finalized feature `transaction.version`, which clients ask for in ApiVersions.
+        """Change the finalized feature `transaction.version`, which ApiVersions reports to clients.
         Raises: ConfigurationError unless it is 0, 1 or 2."""
         if version not in (0, 1, 2):
             raise ConfigurationError(f"transaction.version is 0, 1 or 2, not {version}")
@@ -399,7 +405,7 @@ class EmbeddedKafka:
     # ------------------------------------------------------------ groups
 
     def committed(self, group_id: str, topic: str) -> dict[int, int]:
-        """Return partition -> the group's committed offset."""
+        """Return partition -> the group's committed offset, for one topic."""
         offsets = self.committed_offsets(group_id)
         return {tp.partition: found.offset for tp, found in offsets.items() if tp.topic == topic}
 
@@ -438,15 +444,14 @@ class EmbeddedKafka:
 
         An error code is returned instead of executing the request; `Change`, `Close`, `Swallow`,
         `Delay` and `Throttle` affect the response, and `Late` the time of the execution.
-        `Close(before=True)` prevents it. `node_id` and `when` select requests. If several faults
-        match a request, the oldest one applies.
+        `Close(before=True)` prevents the execution. `node_id` and `when` select requests. If
+        several faults match a request, the oldest one applies.
 
-        With a `partition`, `action` must be an error code (ConfigurationError), and `when` has no
-        effect. Only the entry
-        of that partition has the error code, in the next `times` responses to DescribeProducers,
-        Fetch, ListOffsets, OffsetFetch, OffsetForLeaderEpoch, Produce or WriteTxnMarkers that have
-        such an entry. With `executed`, the records of that entry of a Produce, or its marker, are
-        appended all the same.
+        With a `partition`, `action` must be an error code (else ConfigurationError), and `when` has
+        no effect. Only the entry of that partition has the error code, in the next `times`
+        responses to DescribeProducers, Fetch, ListOffsets, OffsetFetch, OffsetForLeaderEpoch,
+        Produce or WriteTxnMarkers that have such an entry. With `executed`, the records that a
+        Produce has for that partition, or the marker, are appended all the same.
         """
         if partition is not None and not isinstance(action, int):
             raise ConfigurationError(f"action={action!r}; expected an error code for a partition")

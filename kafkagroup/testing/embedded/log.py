@@ -23,10 +23,11 @@ __all__ = ["PartitionLog", "TimedOffset"]
 
 @attrs.frozen
 class TimedOffset:
-    """The result of an offset lookup; -1 if there is none."""
+    """The result of an offset lookup. All fields are -1 if nothing was found."""
 
     offset: int = -1
     timestamp: int = -1
+    """In milliseconds; -1 for the log's start or end."""
     leader_epoch: int = -1
 
 
@@ -67,8 +68,8 @@ class PartitionLog:
         Messages of formats 0 and 1 keep the offsets that they have. For them, return where the log
         ended before the append.
 
-        Raises: ValueError unless `data` is exactly one batch, or whole messages that end at or
-        above the log's end; CorruptRecordError if it is damaged.
+        Raises: ValueError unless `data` is exactly one batch, or whole messages, the first of
+        which ends at or above the log's end; CorruptRecordError if it is damaged.
         """
         if len(data) < PREFIX.size:
             raise ValueError(f"expected one whole batch, not 0 in {len(data)} bytes")
@@ -96,7 +97,7 @@ class PartitionLog:
         self, offset: int, max_bytes: int, *, at_least_one: bool = True, end: int | None = None
     ) -> bytes:
         """Return up to `max_bytes` of batches, beginning with the one that contains `offset`, or
-        the next one after it; none that begins at or above `end`.
+        the next one after it; none that begins at or above `end`, if it is given.
 
         The last batch may be truncated, as a broker sends a slice of its file. A first batch that
         does not fit is returned whole, or, without `at_least_one`, not at all.
@@ -115,7 +116,7 @@ class PartitionLog:
         return b"".join(chunks)[:max_bytes]
 
     def _from(self, offset: int) -> Iterator[RecordBatch]:
-        """Return the batches from the one that contains `offset` on."""
+        """Return the batches from the first that ends at or above `offset` on."""
         first = bisect_right(self._batches, offset, key=lambda b: b.last_offset + 1)
         return iter(self._batches[first:])
 
@@ -132,12 +133,13 @@ class PartitionLog:
         return TimedOffset(self.stable_end, -1, self._epoch_at(self.stable_end))
 
     def at_max_timestamp(self) -> TimedOffset:
-        """Return the record with the largest timestamp, the first of several (KIP-734)."""
+        """Return the place of the record with the largest timestamp, of the first one if there are
+        several (KIP-734)."""
         top = max((b.max_timestamp for b in self._from(self.start)), default=None)
         return TimedOffset() if top is None else self.at_time(top)
 
     def at_time(self, timestamp: int) -> TimedOffset:
-        """Return the first record at or after `timestamp`, in milliseconds."""
+        """Return the place of the first record at or after `timestamp`, in milliseconds."""
         for batch in self._from(self.start):
             if batch.max_timestamp >= timestamp:
                 for record in batch.records(self.start):
@@ -152,7 +154,8 @@ class PartitionLog:
         """Return the largest known epoch up to `epoch`, and its end offset: the start of the next
         epoch, or the log's end.
 
-        `epoch` itself if it is below all known epochs; (-1, -1) if it is above all, or negative.
+        Return `epoch` itself if all known epochs are above it; (-1, -1) if all are below it, or if
+        it is negative.
         """
         if epoch == self.epoch:
             return epoch, self.end

@@ -1,5 +1,5 @@
 """The server side of OAUTHBEARER (RFC 7628): one message in, or two if the token is refused. No
-I/O: a function of the test tells whose token it is, so nothing is verified here."""
+I/O. Nothing is verified here: the test passes a function that returns the user of a token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REFUSAL = '{"status":"invalid_token"}'
 
 
 def oauthbearer(user_of: TokenUser) -> Conversation:
-    """Run one authentication."""
+    """Run one authentication, with `user_of` to look up the user of the token."""
     first = _CLIENT_FIRST.fullmatch((yield b""))
     if first is None:
         raise SaslError("the message is not a client's first one of OAUTHBEARER")

@@ -70,7 +70,7 @@ def commit(
         existing = tuple(p for p in topic.partitions if p.partition_index not in unknown)
         if existing and found is not None:
             known_topics.append((found.name, evolve(topic, partitions=existing)))
-    if not known_topics:
+    if not known_topics:  # as in Kafka, before the coordinator is checked
         return OffsetCommitResponse(topics=_merge_topics(results))
     error = ErrorCode.NOT_COORDINATOR
     may_commit: Callable[[UUID, int], bool] = _any_partition
@@ -128,7 +128,7 @@ def _check_commit(
 def check_commit_in_transaction(
     cluster: Cluster, request: TxnOffsetCommitRequest, caller: Caller
 ) -> ErrorCode:
-    """Return the error for a member's commit in a transaction, or NONE."""
+    """Return the error for a commit in a transaction, or NONE."""
     group_id, generation = request.group_id, request.generation_id
     if group_id in cluster.consumer_coordinator.groups:
         # Not `caller.version`: that is a version of TxnOffsetCommit.
@@ -136,7 +136,7 @@ def check_commit_in_transaction(
             group_id, request.member_id, generation, _FIRST_VERSION_WITH_EPOCHS
         )
         # In a transaction the epoch must be the present one, unlike in OffsetCommit (KIP-1251); and
-        # TxnOffsetCommit has no error code for a stale one.
+        # TxnOffsetCommit has no error code for a stale one. A negative epoch is no member's.
         is_stale = generation >= 0 and (
             cluster.consumer_coordinator.check_fetch(group_id, request.member_id, generation)
             == ErrorCode.STALE_MEMBER_EPOCH
@@ -287,6 +287,7 @@ def _fetch_group(
     by_id = caller.version >= 10
 
     def refusals(name: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Return partition number -> error code; an injected error replaces any other."""
         return _refused_as_unstable(name, partitions, unstable) | {
             index: code
             for index in partitions

@@ -28,11 +28,11 @@ _MAX_SEQUENCE = 2**31 - 1
 
 @attrs.frozen
 class Check:
-    """Whether a batch may be appended."""
+    """Whether to append a batch: not with an `error`, nor with a `duplicate`."""
 
     error: ErrorCode = ErrorCode.NONE
     duplicate: AppendedBatch | None = None
-    """The same batch, which was appended before."""
+    """The same batch, if it was appended before."""
 
 
 @attrs.frozen
@@ -43,6 +43,7 @@ class AppendedBatch:
     last_sequence: int
     base_offset: int
     max_timestamp: int
+    """In milliseconds."""
 
 
 @attrs.frozen
@@ -52,24 +53,26 @@ class ProducerState:
     producer_id: int
     epoch: int
     last_sequence: int
-    """The sequence number of its last record in this epoch; -1 without one."""
+    """The sequence number of the producer's last record in this epoch; -1 without one."""
     open_from: int | None
-    """The first offset of its open transaction; None without one."""
+    """The first offset of the producer's open transaction; None without one."""
 
 
 @attrs.define
 class _Producer:
+    """The state of a producer. The epoch -1 is that of a producer that has not written."""
+
     epoch: int = -1
     batches: deque[AppendedBatch] = attrs.field(factory=lambda: deque(maxlen=_KEPT_BATCHES))
-    """Its last batches in this epoch."""
+    """The last batches of the producer in this epoch, without markers."""
     open_from: int | None = None
-    """The first offset of its open transaction."""
+    """The first offset of the open transaction; None without one."""
     last_timestamp: int = -1
-    """That of its last batch or marker, in milliseconds."""
+    """The largest timestamp in the last batch or marker, in milliseconds."""
     coordinator_epoch: int = -1
-    """That of its last marker."""
+    """The coordinator epoch of the last marker; -1 without one."""
     seen_at: float = 0.0
-    """When it last wrote, on the clock of the callers."""
+    """When the producer last wrote, in seconds on the clock of the callers."""
 
 
 class ProducerStates:
@@ -81,7 +84,8 @@ class ProducerStates:
         """The aborted transactions, each with the offset of its marker."""
 
     def rebuild(self, batches: Iterable[RecordBatch]) -> None:
-        """Forget everything but what follows from these batches, and when their producers wrote."""
+        """Forget everything but what these batches tell, and the times at which their producers
+        last wrote."""
         seen_at = {producer_id: known.seen_at for producer_id, known in self._producers.items()}
         self._producers.clear()
         self._aborted.clear()
@@ -120,10 +124,10 @@ class ProducerStates:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, ends_epoch: bool
     ) -> ErrorCode:
-        """Return the error for a marker of this producer. `ends_epoch`: whether the
-        marker is of transaction version 2: then its epoch must be above that of the open
-        transaction's records (KIP-1228). Without an open transaction a marker of the same epoch is
-        a repeated one, and accepted."""
+        """Return the error for a marker of this producer. `ends_epoch`: whether the marker is of
+        transaction version 2: then its epoch must be above that of the open transaction's records
+        (KIP-1228). Without an open transaction a marker of the same epoch is a repeated one, and
+        accepted."""
         known = self._producers.get(producer_id, _Producer())
         is_open = known.open_from is not None
         if epoch < known.epoch or (ends_epoch and is_open and epoch == known.epoch):
@@ -135,8 +139,8 @@ class ProducerStates:
     # ------------------------------------------------------------ changes
 
     def note_marker(self, producer_id: int, coordinator_epoch: int) -> None:
-        """Note which coordinator has written the producer's last marker. Called after `on_append`,
-        as a batch does not name it."""
+        """Note the coordinator epoch of the producer's last marker. Called after `on_append`, which
+        does not read it from the marker."""
         self._producers[producer_id].coordinator_epoch = coordinator_epoch
 
     def note_use(self, producer_id: int, now: float) -> None:
@@ -144,7 +148,8 @@ class ProducerStates:
         self._producers[producer_id].seen_at = now
 
     def expire(self, before: float) -> None:
-        """Forget producers that have not written since `before`, and have no open transaction."""
+        """Forget producers that have not written since `before`, a time as of `note_use`, and have
+        no open transaction."""
         for producer_id, known in tuple(self._producers.items()):
             if known.seen_at < before and known.open_from is None:
                 del self._producers[producer_id]

@@ -74,8 +74,8 @@ def check_leader(
     *,
     allow_followers: bool = False,
 ) -> tuple[Partition | None, ErrorCode]:
-    """Return the partition, and the error for serving it to a client that knows leader `epoch`, -1
-    if it knows none.
+    """Return the partition (None if it does not exist), and the error for serving it to a client
+    that knows leader `epoch`; -1 if the client knows none.
 
     Every node has a replica; with `allow_followers`, any node may serve.
     """
@@ -107,8 +107,8 @@ class _FetchAttempt:
     existing_count: int = 0
     """Partitions that exist. Without any, waiting would bring no records."""
     must_answer_now: bool = False
-    """Whether the response cannot wait, for example because of an error. As in Kafka, it can with
-    the errors of partitions that do not exist."""
+    """Whether the response cannot wait, for example because of an error. As in Kafka, the error of
+    a partition that does not exist does not count."""
     new_leaders: set[int] = attrs.field(factory=set)
     """New leaders, which the response names with their addresses (KIP-951)."""
 
@@ -208,7 +208,7 @@ def _read(
     tp = TopicPartition(name, requested.partition)
     if injected := cluster.injected_error(node_id, FetchRequest, tp):
         attempt.must_answer_now = True
-        # As in Kafka, null for partitions that exist, and empty for others.
+        # As in Kafka, `aborted_transactions` is null for partitions that exist, else empty.
         return evolve(_refused(tp.partition, injected), aborted_transactions=None)
     attempt.existing_count += 1
     log = partition.log
@@ -247,6 +247,7 @@ def _read(
     if has_diverged:
         attempt.must_answer_now = True
         return evolve(data, diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end))
+    # `bytes_left` is negative after a first batch above the limit of the response.
     limit = max(min(requested.partition_max_bytes, attempt.bytes_left), 0)
     # The first batch of a response is sent whole, whatever its size: otherwise a consumer with
     # lower limits would wait forever.

@@ -38,13 +38,13 @@ class RecordErrors:
     """The errors of a batch's records."""
 
     code: ErrorCode = ErrorCode.NONE
-    """Of the batch, which is refused as a whole; NONE if every record is valid."""
+    """The error of the batch, which is refused as a whole; NONE if every record is valid."""
     records: tuple[BatchIndexAndErrorMessage, ...] = ()
-    """One error for each invalid record; none if the batch itself is invalid."""
+    """One error for each invalid record; empty if the batch itself is invalid."""
 
     @property
     def message(self) -> str | None:
-        """The error message of the batch."""
+        """The error message of the batch, as Kafka words it; None without an invalid record."""
         if not self.records:
             return None
         if self.code is ErrorCode.INVALID_TIMESTAMP:
@@ -59,7 +59,10 @@ class RecordErrors:
 def check_records(
     batch: RecordBatch, configs: TopicConfigs, tp: TopicPartition, now_ms: int
 ) -> RecordErrors:
-    """Check a batch that a client writes to a partition, and its records."""
+    """Check a batch that a client writes to a partition, and its records. `now_ms`: the wall
+    clock's time."""
+    # A client's batch begins at offset 0, and has no gaps and no markers. With a producer id it has
+    # a sequence number.
     if (
         batch.base_offset
         or batch.is_control

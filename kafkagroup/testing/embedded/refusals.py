@@ -348,6 +348,7 @@ def _create_topics(request: admin.CreateTopicsRequest, error: int, _: int) -> ob
 
 
 def _delete_topics(request: admin.DeleteTopicsRequest, error: int, _: int) -> object:
+    # Versions below 6 have `topic_names` instead of `topics`.
     names = (admin.DeleteTopicState(name=name) for name in request.topic_names)
     return admin.DeleteTopicsResponse(
         responses=tuple(

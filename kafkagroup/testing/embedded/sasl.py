@@ -1,4 +1,5 @@
-"""Authentication of one connection, which accepts only ApiVersions and SASL before its end.
+"""The authentication of one connection. Before it is complete, the connection accepts only
+ApiVersions and SASL requests.
 
 States, responses and messages are those of Kafka's `SaslServerAuthenticator`; the mechanisms are
 PLAIN, SCRAM and OAUTHBEARER. SaslHandshake v0, after which tokens come without headers, is not
@@ -44,8 +45,8 @@ MAX_REQUEST_BYTES = 524_288
 """The largest request before authentication: Kafka's `sasl.server.max.receive.size`."""
 
 _MIN_REAUTHENTICATION_INTERVAL = 1.0
-"""Minimum seconds between the starts of two re-authentications. An earlier SaslHandshake is not
-admitted here: the broker answers it with ILLEGAL_SASL_STATE."""
+"""Minimum seconds between the starts of two re-authentications. An earlier SaslHandshake is
+executed like any other request, and `broker` answers it with ILLEGAL_SASL_STATE."""
 
 
 class Accounts:
@@ -61,7 +62,7 @@ class Accounts:
     ) -> None:
         """`users` maps names to passwords, for `mechanisms`. With `token_user`, OAUTHBEARER is
         offered, too. `seed` determines salts and nonces. Raises: ConfigurationError for an unknown
-        mechanism, and if there is none."""
+        mechanism, and if there are neither `mechanisms` nor `token_user`."""
         unknown = [name for name in mechanisms if name not in MECHANISMS]
         if unknown or not (mechanisms or token_user):
             raise ConfigurationError(
@@ -149,7 +150,7 @@ class _Stage(Enum):
 
 
 class SaslAuthenticator:
-    """The authentication state of one connection."""
+    """The authentication state of one connection. Times are in seconds, on the caller's clock."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
@@ -166,7 +167,7 @@ class SaslAuthenticator:
         return self._stage is _Stage.OPEN
 
     def admit(self, incoming: Incoming, now: float) -> Verdict | None:
-        """Check a request. None: execute it."""
+        """Check a request. Return None if it is to be executed."""
         request = incoming.request
         match self._stage:
             case _Stage.OPEN:
@@ -183,7 +184,7 @@ class SaslAuthenticator:
             case _Stage.GREETING | _Stage.HANDSHAKE if isinstance(request, SaslHandshakeRequest):
                 return self._handshake(request, incoming.version)
             case _Stage.GREETING if isinstance(request, ApiVersionsRequest):
-                # In another version the response is an error, and the client sends it again.
+                # In another version the response is an error: the client asks again in this one.
                 if incoming.version in request.versions:
                     self._stage = _Stage.HANDSHAKE
                 return None

@@ -67,7 +67,7 @@ class ScramSecret:
 
 def scram(secrets: Mapping[str, ScramSecret], hash_name: str, nonce: str) -> Conversation:
     """Run one authentication. `secrets`: user -> secret. `nonce` is the server's part of the nonce,
-    and must be new for each."""
+    and must be new for each authentication."""
     first = _match(_CLIENT_FIRST, (yield b""))
     authorized_as, first_bare, name, client_nonce = first.groups()
     user = _unescape(name)
@@ -87,15 +87,16 @@ def scram(secrets: Mapping[str, ScramSecret], hash_name: str, nonce: str) -> Con
         raise SaslError("not the nonce of this authentication")
     without_proof = message[: message.rindex(b",p=")].decode()
     signed = f"{first_bare},{server_first},{without_proof}".encode()
-    signature = hmac.digest(secret.stored_key, signed, hash_name)
+    client_signature = hmac.digest(secret.stored_key, signed, hash_name)
     try:
-        client_key = bytes(a ^ b for a, b in zip(b64decode(proof), signature, strict=False))
+        # Not strict: a proof of another length does not match below.
+        client_key = bytes(a ^ b for a, b in zip(b64decode(proof), client_signature, strict=False))
     except ValueError:
         raise SaslError("a proof that is not base64") from None
     if not hmac.compare_digest(hashlib.new(hash_name, client_key).digest(), secret.stored_key):
         raise SaslError("not the password")
-    signature = hmac.digest(secret.server_key, signed, hash_name)
-    return user, b"v=" + b64encode(signature)
+    server_signature = hmac.digest(secret.server_key, signed, hash_name)
+    return user, b"v=" + b64encode(server_signature)
 
 
 def _match(pattern: re.Pattern[str], message: bytes) -> re.Match[str]:

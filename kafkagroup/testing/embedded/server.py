@@ -1,8 +1,9 @@
 """The I/O: listeners, connections, and the task that waits for the next deadline.
 
 The requests of a connection are answered in order, each before the next is read. So a pending
-JoinGroup or Fetch delays those behind it, and a disconnect is noticed only after its response, as
-in Kafka. Everything runs in one task group on one event loop, asyncio's or trio's, on its clock.
+JoinGroup or Fetch delays the requests behind it, and a disconnect is noticed only after the pending
+response, as in Kafka. Everything runs in one task group on one event loop, asyncio's or trio's, on
+its clock.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class _Connection:
     stream: ByteStream
     node_id: int
     number: int
+    """As `Seen.connection`."""
     host: str
+    """The client's address, as Kafka writes it: "/127.0.0.1"."""
     authenticator: SaslAuthenticator | None
     """None if clients need not authenticate."""
     client_id: str = ""
@@ -118,9 +121,11 @@ class Server:
         self._accounts = accounts
         self._connection_count = 0
         self._scopes: dict[int, dict[anyio.CancelScope, None]] = {n: {} for n in cluster.nodes}
-        """Node -> the scopes of its listener and its connections, which `kill` cancels."""
+        """Node -> the scopes of its listener and its connections, which `kill` cancels. The inner
+        dictionary is an ordered set."""
         self._restarted: dict[int, anyio.Event] = {}
-        """Node -> set by `restart`. Only nodes that have a listener are here and in `_stopped`."""
+        """Node -> set by `restart`. Here and in `_stopped` are only nodes that have had a
+        listener."""
         self._stopped: dict[int, anyio.Event] = {}
         """Node -> set when its listener is closed."""
         self._listening: dict[int, anyio.Event] = {}
@@ -142,7 +147,7 @@ class Server:
     async def run_node(
         self, node: Node, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Listen as this node while it is alive, until cancelled."""
+        """Listen as this node, after each `restart` again, until cancelled."""
         is_first = True
         while True:
             listener = await anyio.create_tcp_listener(local_host=self._host, local_port=node.port)
@@ -162,7 +167,7 @@ class Server:
             await self._restarted[node.node_id].wait()
 
     def kill(self, node_id: int) -> None:
-        """Cut the node's connections and close its listener."""
+        """Kill the node: cut its connections and close its listener."""
         self._cluster.kill(node_id, anyio.current_time())
         self._listening[node_id] = anyio.Event()
         scopes, self._scopes[node_id] = self._scopes[node_id], {}
@@ -170,7 +175,7 @@ class Server:
             scope.cancel()
 
     def restart(self, node_id: int) -> None:
-        """Listen again, on the same port."""
+        """Restart a killed node: it listens again, on the same port."""
         self._cluster.restart(node_id, anyio.current_time())
         if node_id in self._restarted:
             self._restarted[node_id].set()
@@ -274,7 +279,7 @@ class Server:
             case Throttle() if hasattr(response, "throttle_time_ms"):
                 response = evolve(response, throttle_time_ms=round(action.seconds * 1000))
         # There is no response if the authenticator only closes the connection, or if `handle`
-        # responds with None: simulated runs replace it by a function that does.
+        # replies with None, as it may where simulated runs replace it by another function.
         if response is None:
             return not must_close
         if isinstance(request, ProduceRequest) and request.acks == 0:
@@ -286,7 +291,7 @@ class Server:
         return not must_close
 
     def _execute_later(self, connection: _Connection, incoming: Incoming, at: float) -> None:
-        """Execute a request at the time `at`, and drop the response."""
+        """Execute a request at the loop's time `at`, and drop the response."""
 
         def execute(now: float) -> None:
             if self._cluster.nodes[connection.node_id].is_alive:

@@ -27,7 +27,7 @@ class BrokerSettings:
     group_min_session_timeout: float = 6.0
     """The shortest session timeout that a member of a classic group may request."""
     group_max_session_timeout: float = 1800.0
-    """The longest session timeout that it may request."""
+    """The longest session timeout that such a member may request."""
     group_max_size: int = 2**31 - 1
     """The largest number of members in a group."""
     consumer_groups: bool = True
@@ -36,11 +36,11 @@ class BrokerSettings:
     group_consumer_session_timeout: float = 45.0
     """Session timeout of a consumer group's members (KIP-848)."""
     group_consumer_heartbeat_interval: float = 5.0
-    """Heartbeat interval that the coordinator sends to those members."""
+    """Heartbeat interval that the coordinator sends to a consumer group's members."""
     group_consumer_assignment_interval: float = 0.0
-    """Minimum time between two assignments of a group. Kafka: 1 s."""
+    """Minimum time between two assignments of a consumer group. Kafka: 1 s."""
     group_new_member_join_timeout: float = 300.0
-    """The longest that a JoinGroup of a new member stays pending."""
+    """The longest that the JoinGroup of a classic group's new member stays pending."""
     offset_metadata_max_bytes: int = 4096
     """The longest metadata of a committed offset; as in Kafka, characters are counted."""
     max_incremental_fetch_session_cache_slots: int = 1000
@@ -53,8 +53,8 @@ class BrokerSettings:
     transaction_max_timeout: float = 900.0
     """The largest transaction timeout that a producer may ask for."""
     transaction_marker_delay: float = 0.0
-    """Seconds from the end of a transaction until its markers are written: until then the next one
-    is refused with CONCURRENT_TRANSACTIONS. Kafka: some milliseconds."""
+    """Seconds from the end of a transaction until its markers are written: until then the next
+    transaction is refused with CONCURRENT_TRANSACTIONS. Kafka: some milliseconds."""
     transactional_id_expiration: float = 604_800.0
     """Seconds after which an unused transactional id is forgotten."""
     producer_id_expiration: float = 86_400.0

@@ -16,7 +16,8 @@ Action = Callable[[float], None]
 
 
 class Timers:
-    """At most one deadline per key; a new one replaces the old one."""
+    """At most one deadline per key; a new one replaces the old one. Times are in seconds, on the
+    caller's clock."""
 
     def __init__(self) -> None:
         self._due: dict[Hashable, tuple[float, int, Action]] = {}
@@ -47,7 +48,7 @@ class Timers:
         """Run all due actions, including those that these actions schedule."""
         until = _without_rounding_errors(now)
         while due := [(at, n, key) for key, (at, n, _) in self._due.items() if at <= until]:
-            _, _, key = min(due, key=lambda item: item[:2])
+            _, _, key = min(due, key=lambda item: item[:2])  # without keys: they have no order
             _, _, action = self._due.pop(key)
             action(now)
 
@@ -60,7 +61,7 @@ def _without_rounding_errors(moment: float) -> float:
 
 def elapsed_ms(since: float, now: float) -> float:
     """Return the whole milliseconds between two moments, as a broker's clock counts them; infinite
-    if `since` is -inf. In seconds, a rounding error can put the sum of a moment and an interval
-    slightly after the very moment at which the interval is over."""
+    if `since` is -inf. To learn whether an interval is over, compare these: in seconds, a rounding
+    error can put the sum of a moment and the interval slightly after the moment of its end."""
     elapsed = now - since
     return elapsed if math.isinf(elapsed) else round(elapsed * 1000)

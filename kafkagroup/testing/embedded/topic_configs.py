@@ -36,9 +36,9 @@ class TopicOption:
     type: ConfigType
     default: str
     broker_option: str = ""
-    """The broker's option that is the default of all topics; "" without one."""
+    """The broker's option that sets the default of all topics; "" if there is none."""
     is_valid: Callable[[str], bool] = lambda _: True
-    """Returns whether the option may have this value; may raise ValueError if not."""
+    """Returns whether the option may have this value. False or a ValueError: it may not."""
 
 
 _REPLICA = re.compile(r"[0-9]+:[0-9]+")
@@ -188,7 +188,8 @@ class TopicConfigs:
         """Set options, or only check them. None resets an option to its default, and is ignored for
         an option that does not exist.
 
-        Raises: BrokerError for an option that does not exist or has an invalid value.
+        Raises: BrokerError for an option that does not exist or has an invalid value, or if the
+        shortest compaction lag would be above the longest.
         """
         values = {name: value for name, value in changes.items() if value is not None}
         kept = {name: value for name, value in self.own.items() if name not in changes}
@@ -214,7 +215,7 @@ class TopicConfigs:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether every record must have a key."""
+        """Whether `cleanup.policy` contains `compact`: then every record must have a key."""
         return "compact" in split_list(self._value("cleanup.policy"))
 
     @property
@@ -228,7 +229,8 @@ class TopicConfigs:
         return self._value("message.timestamp.type") == "LogAppendTime"
 
     def timestamp_range(self, now_ms: int) -> tuple[int | None, int | None]:
-        """Return the earliest and latest timestamp that a record may have, None without a limit.
+        """Return the earliest and latest timestamp (ms) that a record may have; None without a
+        limit. `now_ms`: the time of the append.
 
         Unlike Kafka, a topic that has no limit of its own has none, so that tests may write records
         with any timestamps.

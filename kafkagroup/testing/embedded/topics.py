@@ -65,6 +65,7 @@ _Result = TypeVar("_Result")
 def metadata(cluster: Cluster, request: MetadataRequest, caller: Caller) -> MetadataResponse:
     """Return the live nodes, and the requested topics or all topics."""
     requested = request.topics
+    # Version 0 has no null: its empty list is for all topics.
     if requested is None or (caller.version == 0 and not requested):
         topics = [_described_topic(cluster, topic) for topic in cluster.topics.values()]
     else:
@@ -195,7 +196,7 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
         topic_configs = TopicConfigs(cluster.settings)
         topic_configs.set(configs)
         if request.validate_only:
-            topic_id = cluster.new_id()
+            topic_id = cluster.new_id()  # as in Kafka, an id that no topic gets
         else:
             topic_id = cluster.create_topic(requested.name, count, configs).topic_id
         return CreatableTopicResult(
@@ -215,7 +216,8 @@ def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsRespon
 def _each_once(
     topics: Sequence[_Topic], change: Callable[[_Topic], _Result], refused: Callable[..., _Result]
 ) -> tuple[_Result, ...]:
-    """Return the result of each topic; those that the request names more than once are refused."""
+    """Return the result of `change` for each topic. Topics that the request names more than once
+    are refused: for them, return one result of the type `refused`."""
     counts = Counter(topic.name for topic in topics)
     duplicated = (
         refused(

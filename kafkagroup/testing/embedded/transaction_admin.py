@@ -35,7 +35,7 @@ __all__ = ["describe_producers", "describe_transactions", "list_transactions", "
 
 _STATES = frozenset(state.value for state in TransactionState)
 _OTHER_STATES = ("Dead", "PrepareEpochFence")
-"""States that Kafka has and this coordinator has not; filters may name them."""
+"""Kafka's states that no transaction has here; filters may name them."""
 
 _TV_2 = 2
 """The first transaction version in which each transaction ends an epoch: Kafka's TV_2."""
@@ -83,9 +83,9 @@ def list_transactions(
 
 
 def _began_before(one: Transaction, duration_ms: int, now: float) -> bool:
-    """Whether a transaction began more than `duration_ms` ago; a negative value selects all. As in
-    Kafka, the transaction may have ended, and an id without a transaction since its last
-    InitProducerId is always selected."""
+    """Whether the last transaction of an id began more than `duration_ms` ago; a negative value
+    selects all. As in Kafka, the transaction may have ended, and an id without a transaction since
+    its last InitProducerId is always selected."""
     if duration_ms < 0 or one.state is TransactionState.EMPTY:
         return True
     return (now - one.started_at) * 1000 > duration_ms
@@ -120,6 +120,7 @@ def _described(
     else:
         state = found.state.value
         if found.state is not TransactionState.EMPTY:
+            # `started_at` is on the clock of `now`; the response has wall-clock time.
             started_ms = int((cluster.wall() - now + found.started_at) * 1000)
     return transaction_admin.TransactionState(
         error_code=error,
@@ -142,6 +143,7 @@ def describe_producers(
     """Describe the producers that a partition knows. Every replica may be asked."""
 
     def answer_one(topic: str, index: int) -> PartitionResponse:
+        # -1: the request has no leader epoch.
         partition, error = check_leader(cluster, node_id, topic, index, -1, allow_followers=True)
         tp = TopicPartition(topic, index)
         code = cluster.injected_error(node_id, DescribeProducersRequest, tp) or error
@@ -165,11 +167,13 @@ def describe_producers(
 def write_markers(
     cluster: Cluster, node_id: int, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    """Write markers where this node leads, whatever the coordinator knows of the transaction."""
+    """Write markers to the partitions that this node leads. The transaction coordinator is not
+    asked, and does not learn of them."""
 
     def answer_one(
         marker: WritableTxnMarker, topic: str, index: int
     ) -> WritableTxnMarkerPartitionResult:
+        # -1: the request has no leader epoch.
         partition, error = check_leader(cluster, node_id, topic, index, -1)
         tp = TopicPartition(topic, index)
         code = cluster.injected_error(node_id, WriteTxnMarkersRequest, tp) or int(error)

@@ -1,4 +1,4 @@
-"""The requests of idempotent and transactional producers, but for Produce itself."""
+"""The requests of idempotent and transactional producers, except Produce (`writes`)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ _ENDS_EPOCH = 5
 def init_producer_id(
     cluster: Cluster, node_id: int, request: InitProducerIdRequest, caller: Caller
 ) -> InitProducerIdResponse:
-    """Give a producer id and epoch, and fence earlier producers of the transactional id."""
+    """Return a producer id and epoch, and fence earlier producers of the transactional id, if the
+    request has one."""
     error, identity = _init_producer_id(cluster, node_id, request, caller.now)
+    # Version 4 of InitProducerId introduced PRODUCER_FENCED.
     if error == ErrorCode.PRODUCER_FENCED and caller.version < 4:
         error = ErrorCode.INVALID_PRODUCER_EPOCH
     return InitProducerIdResponse(
@@ -71,8 +73,8 @@ def _init_producer_id(
 def add_partitions(
     cluster: Cluster, node_id: int, request: AddPartitionsToTxnRequest, caller: Caller
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to transactions: up to version 3 to one. From version 4 on, which is for
-    brokers, add them to several, or verify that they were added."""
+    """Add partitions to a transaction. Versions from 4 on are for brokers: they add partitions to
+    several transactions, or verify that partitions were added."""
     if caller.version < 4:
         results = _add_to_one(
             cluster,
@@ -167,7 +169,7 @@ def add_offsets(
 def commit_offsets(
     cluster: Cluster, node_id: int, request: TxnOffsetCommitRequest, caller: Caller
 ) -> TxnOffsetCommitResponse:
-    """Store offsets that are committed with the transaction."""
+    """Store offsets, which count only when the transaction commits."""
     error = _commit_error(cluster, node_id, request, caller)
     limit = cluster.settings.offset_metadata_max_bytes
     pending: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -241,7 +243,8 @@ def end(cluster: Cluster, node_id: int, request: EndTxnRequest, caller: Caller) 
 
 
 def _in_version(error: ErrorCode, version: int) -> ErrorCode:
-    """Return the error in a version of a request: versions below 2 have no PRODUCER_FENCED."""
+    """Return the error as a version of AddPartitionsToTxn, AddOffsetsToTxn or EndTxn has it:
+    versions below 2 have no PRODUCER_FENCED."""
     if error == ErrorCode.PRODUCER_FENCED and version < 2:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error

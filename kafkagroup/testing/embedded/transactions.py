@@ -1,8 +1,9 @@
 """The transaction coordinator: requests and time go in, errors, epochs and markers come out.
 
 It has the states of Apache Kafka 4.3, in transaction versions 0 and 1 (an epoch lasts until the
-next InitProducerId) and 2 (each transaction ends an epoch). It serves all nodes: of a client's
-request, the caller has checked that its node coordinates the transactional id. No I/O and no clock.
+next InitProducerId) and 2 (each transaction ends an epoch). It serves all nodes: for a client's
+request, the caller checks first that its node coordinates the transactional id. No I/O and no
+clock.
 Sources: KIP-98, 360, 447, 890.
 """
 
@@ -68,14 +69,17 @@ class Transaction:
     previous_producer_id: int = -1
     """The previous producer id, whose epochs are used up; -1 without one."""
     partitions: set[TopicPartition] = attrs.field(factory=set)
+    """The partitions of the open transaction."""
     groups: set[str] = attrs.field(factory=set)
-    """The groups whose offsets are committed with it."""
+    """The groups whose offsets the open transaction commits."""
     started_at: float = -1.0
-    """When the last transaction began, on the clock of the callers; -1 if there was none."""
+    """When the last transaction began, in seconds on the clock of the callers; -1 if there was
+    none."""
 
 
 WriteMarkers = Callable[[Transaction, Identity, bool], None]
-"""Writes the markers of a transaction, with this identity; the bool is whether it commits."""
+"""Writes the markers of a transaction, with this identity; the bool is whether the transaction
+commits."""
 
 
 class TransactionCoordinator:
@@ -127,7 +131,8 @@ class TransactionCoordinator:
 
     def _bump(self, found: Transaction, expected: Identity) -> ErrorCode:
         """Give a transactional id its next identity, if the client is new or has the present one.
-        If it has the one before, keep the present one. Otherwise return PRODUCER_FENCED."""
+        If the client has the identity before, keep the present one. Otherwise return
+        PRODUCER_FENCED."""
         identity, is_new = found.identity, expected == NO_IDENTITY
         if identity.is_exhausted and (is_new or expected.epoch == identity.epoch):
             found.previous_producer_id = identity.producer_id
@@ -190,6 +195,8 @@ class TransactionCoordinator:
         return ErrorCode.NONE
 
     def _find(self, transactional_id: str, identity: Identity) -> tuple[Transaction, ErrorCode]:
+        """Return the transactional id with this identity, and NONE; else `_NO_TRANSACTION` and the
+        error."""
         found = self.transactions.get(transactional_id)
         if not transactional_id:
             error = ErrorCode.INVALID_REQUEST
@@ -233,8 +240,8 @@ class TransactionCoordinator:
         return error, NO_IDENTITY if error else found.identity
 
     def _fence(self, found: Transaction, now: float) -> None:
-        """Abort an open transaction, and fence its producer. It may still get the new epoch, unless
-        another producer gets it before (KIP-588)."""
+        """Abort an open transaction, and fence its producer. That producer may still get the new
+        epoch by InitProducerId, unless another producer gets it before (KIP-588)."""
         found.last_epoch = found.identity.epoch
         found.identity = attrs.evolve(found.identity, epoch=found.last_epoch + 1)
         self._end(found, now, commits=False, ends_epoch=False)
@@ -294,7 +301,8 @@ def _is_plausible(found: Transaction, expected: Identity) -> bool:
 
 
 def _is_retry(found: Transaction, identity: Identity) -> bool:
-    """Whether an EndTxn is one whose response was lost: it has the identity before the present."""
+    """Whether an EndTxn repeats one whose response was lost: it has the identity before the present
+    one."""
     present = found.identity
     if identity.producer_id != present.producer_id:
         is_exhausted = identity == Identity(found.previous_producer_id, _LAST_EPOCH)
@@ -326,7 +334,8 @@ def _end_error(
     if state is TransactionState.ONGOING:
         return None
     if state is TransactionState.EMPTY:
-        # From transaction version 2 on the first record begins a transaction, and may have failed.
+        # From transaction version 2 on the first record begins a transaction, and may have failed:
+        # the client aborts what did not begin here.
         return None if ends_epoch and not commits else invalid
     committed = state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
     if state in _PREPARED:

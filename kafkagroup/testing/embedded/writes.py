@@ -42,7 +42,8 @@ _MAGIC = 2
 def produce(
     cluster: Cluster, node_id: int, request: ProduceRequest, caller: Caller
 ) -> ProduceResponse:
-    """Append one batch per partition. With acks=0 the response is not sent: see `has_errors`."""
+    """Append one batch per partition. With acks=0 the caller does not send the response: see
+    `has_errors`."""
     new_leaders: set[int] = set()
 
     def append(
@@ -57,6 +58,7 @@ def produce(
         tp = TopicPartition(name, requested.index)
         if is_internal(name):
             return _refused(tp.partition, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        # -1: the request has no leader epoch.
         partition, error = check_leader(cluster, node_id, name, requested.index, -1)
         if partition is None:
             return _refused(tp.partition, error)
@@ -177,7 +179,7 @@ def _check_limits(
     cluster: Cluster, request: ProduceRequest, configs: TopicConfigs, batch: RecordBatch
 ) -> ErrorCode:
     """Check the topic's `min.insync.replicas` and `max.message.bytes`."""
-    # As in Kafka, not more than there are replicas.
+    # As in Kafka, no more replicas are required than there are: one on each node.
     required = min(configs.min_insync_replicas, len(cluster.nodes))
     if request.acks == -1 and len(cluster.live_ids) < required:
         return ErrorCode.NOT_ENOUGH_REPLICAS
@@ -211,7 +213,7 @@ def _join_transaction(
 ) -> ErrorCode:
     """Add the partition to the transaction, or, below transaction version 2, check that it was
     added (KIP-890)."""
-    if transactional_id is None:  # as in Kafka, which authorizes the id before all else
+    if transactional_id is None:  # the error of Kafka, which authorizes the id before all else
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     identity = Identity(batch.producer_id, batch.producer_epoch)
     transactions = cluster.transaction_coordinator
