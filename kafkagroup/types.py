@@ -61,10 +61,10 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 @public
 @frozen
 class OffsetAndMetadata:
-    """A committed offset: the offset of the next record to process, and its metadata."""
+    """A committed offset, and the metadata that was committed with it."""
 
     offset: int
-    """The next offset to read: that of the last processed record, plus one."""
+    """The offset of the next record to process: that of the last processed one, plus one."""
     metadata: str = ""
     """Free text that the broker stores with the offset, by default up to 4,096 bytes."""
     leader_epoch: int = -1
@@ -73,10 +73,11 @@ class OffsetAndMetadata:
 
 @frozen
 class OffsetAndTimestamp:
-    """The first record of a partition at or after a time; or where its log starts or ends."""
+    """The first record of a partition at or after a time; or where the partition's log starts or
+    ends."""
 
     offset: int
-    """The record's offset, -1 when there is none; or the requested limit of the log."""
+    """The record's offset, -1 when there is none; or the requested start or end of the log."""
     timestamp: int
     """The record's timestamp in milliseconds; -1 without a record."""
     leader_epoch: int = -1

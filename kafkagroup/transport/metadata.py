@@ -1,4 +1,4 @@
-"""Cluster metadata: a frozen value. `merging` says how a response changes it."""
+"""Cluster metadata: a frozen value, to which the module `merging` applies responses."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class TopicMetadata:
     """`NO_ID` from brokers before 2.8."""
     partitions: Mapping[int, PartitionMetadata]
     error_code: int = 0
+    """0 if there was no error."""
     internal: bool = False
+    """Whether it is one of Kafka's own topics, such as `__consumer_offsets`."""
     is_absent: bool = False
     """Whether two responses in a row have reported that the topic does not exist."""
 
@@ -96,7 +98,8 @@ class ClusterMetadata:
         return (tp for tp in partitions if self.leader_node(tp) is None)
 
     def replica_racks(self, topics: Iterable[str]) -> Racks:
-        """Return the racks of each partition's replicas, of the topics that exist."""
+        """Return the racks of the replicas of those `topics` that exist. Replicas whose rack is
+        unknown are left out."""
         return {
             name: tuple(
                 frozenset(self.racks[n] for n in topic.partitions[p].replicas if n in self.racks)
@@ -107,7 +110,7 @@ class ClusterMetadata:
         }
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions by topic, of the topics that exist."""
+        """Return the number of partitions of each of those `topics` that exist."""
         return {
             name: len(topic.partitions)
             for name in topics
@@ -121,8 +124,8 @@ def nodes_of(response: MetadataResponse) -> dict[int, Node]:
 
 
 class NamedLeaders:
-    """The new leaders that a fetch or produce response names, with their addresses (KIP-951). They
-    are applied together: each change of the metadata copies whole topics."""
+    """The new leaders that a fetch or produce response names, with their addresses (KIP-951). All
+    are applied at once, because each change of the metadata copies whole topics."""
 
     def __init__(self, endpoints: Iterable[NodeEndpoint | produce.NodeEndpoint]) -> None:
         self._endpoints = {e.node_id: e for e in endpoints}
@@ -137,8 +140,8 @@ class NamedLeaders:
         tp: TopicPartition,
         leader: LeaderIdAndEpoch | produce.LeaderIdAndEpoch,
     ) -> bool:
-        """Note the leader of a partition; return False if the partition or the leader's address is
-        unknown, or its epoch is not newer than the known one."""
+        """Note the leader of a partition. Return False, and note nothing, if the partition or the
+        leader's address is unknown, or if the leader epoch is not newer than the known one."""
         before, node_id, epoch = known.leader(tp), leader.leader_id, leader.leader_epoch
         if before is None or epoch <= before.leader_epoch:
             return False
@@ -149,7 +152,8 @@ class NamedLeaders:
         return True
 
     def _note_node(self, known: Mapping[int, Node], node_id: int) -> bool:
-        """Note the address of a leader; return whether it is known."""
+        """Note the address of a leader, if the response has one; return whether an address is
+        known now."""
         found = self._endpoints.get(node_id)
         has_room = node_id in known or len(known) + len(self._nodes) < _MAX_NODES
         if found is not None and has_room:
@@ -157,7 +161,7 @@ class NamedLeaders:
         return node_id in known or node_id in self._nodes
 
     def applied_to(self, known: ClusterMetadata) -> ClusterMetadata | None:
-        """Return the metadata with these leaders, where they still are newer; None if none is."""
+        """Return `known` with the noted leaders that are still newer; None if there are none."""
         nodes = {**known.nodes, **self._nodes}
         topics: dict[str, TopicMetadata] = {}
         for name, partitions in self._partitions.items():

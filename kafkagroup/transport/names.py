@@ -40,7 +40,8 @@ _MAX_KNOWN = 1_000
 _NO_SUCH_NAME = {
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name)
 }
-"""The codes of the look-up of a name that has no addresses. Failures with other codes may pass."""
+"""The error codes of a look-up which mean that the name has no address. Failures with other codes
+may pass. Not every system has both codes."""
 
 
 class UnresolvedError(ConnectionLostError):
@@ -58,7 +59,7 @@ class Resolved:
 
 
 class Names:
-    """The names that one client looks up, in one loop."""
+    """The look-ups of one client, in one loop, and their last results."""
 
     def __init__(self) -> None:
         self._threads = WorkerThreads()
@@ -68,7 +69,7 @@ class Names:
         """Name -> the addresses that were found last."""
 
     async def resolve(self, host: str, until: float = math.inf) -> Resolved:
-        """Return the addresses of a name. `until`: a time on the loop's clock.
+        """Return the addresses of a name. `until`: when to give up, on the loop's clock.
 
         Raises: UnresolvedError.
         """
@@ -82,8 +83,8 @@ class Names:
         wait_until = until if known is None else min(until, began_at + _FALLBACK_AFTER)
         if not await look_up.wait(wait_until):
             took = f"{anyio.current_time() - began_at:.3g} s"
-            where = "" if look_up.has_begun else "; all threads for look-ups are busy"
-            trouble = f"the name is not resolved within {took}{where}"
+            busy = "" if look_up.has_begun else "; all threads for look-ups are busy"
+            trouble = f"the name is not resolved within {took}{busy}"
         else:
             try:
                 return Resolved(look_up.result())

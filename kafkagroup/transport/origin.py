@@ -1,8 +1,9 @@
 """Where a client was started: its process and its event loop, to which it belongs.
 
-A forked process has copies of the client's buffers, whose records its parent delivers, too. And it
-shares the connections: the parent would miss the bytes that it reads, and what it sends would be
-mixed into the parent's requests. Another loop knows none of the client's tasks and events.
+A forked process has copies of the client's buffers: it would deliver the same records as its
+parent. It also shares the connections: the parent would miss the bytes that the forked process
+reads, and what this process sends would be mixed into the parent's requests. Another loop knows
+none of the client's tasks and events.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["Origin"]
 
 
 class Origin:
-    """The process and the event loop in which it was made."""
+    """The process and the event loop in which a client was started."""
 
     __slots__ = ("_forks", "_loop", "_process", "_subject", "_thread", "_trio", "thread_id")
 
@@ -48,7 +49,8 @@ class Origin:
         )
 
     def check(self) -> None:
-        """Raises: IllegalStateError if the caller runs in another process, or in another loop."""
+        """Raises: IllegalStateError if the caller runs in another process or another loop, or
+        outside of any loop in another thread."""
         if message := self.fork_message:
             raise IllegalStateError(message)
         if (loop := asyncio_loop()) is not None:
@@ -78,7 +80,7 @@ class Origin:
 def _trio_token() -> object | None:
     """Return the token of the run of trio that runs the caller; None without one."""
     trio = sys.modules.get("trio.lowlevel")
-    # Another thread may be importing trio.
+    # `getattr`, because the module is incomplete while another thread imports it.
     is_in_trio = getattr(trio, "in_trio_run", None)
     if trio is None or is_in_trio is None or not is_in_trio():
         return None

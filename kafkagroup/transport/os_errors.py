@@ -31,5 +31,6 @@ def reason(error: BaseException) -> str:
 
 def lacks_descriptors(error: BaseException | None) -> bool:
     """Return whether an error means that the process, or the system, has reached its limit of open
-    files. That may pass. Any code that opens a file meets it, such as the import of a module."""
+    files. The error may pass. Any code that opens a file may raise it, even the import of a
+    module."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)

@@ -1,5 +1,5 @@
-"""The byte stream of a TCP socket, without a transport of asyncio: `Channel` reads and writes the
-socket itself, and TLS reads and writes this stream."""
+"""The byte stream of a TCP socket, without a transport of asyncio. In asyncio's loop, except on
+Windows, `Channel` reads and writes the socket itself; TLS always reads and writes the stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class PlainStream(ByteStream):
         self._sending = anyio.ResourceGuard("writing to")
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        # Not anyio.lowlevel.checkpoint: that module would have to be imported.
+        # A checkpoint, as in anyio's own streams: the loop below may not wait. The function
+        # `anyio.lowlevel.checkpoint` is not used, as its module would have to be imported.
         await anyio.sleep(0)  # noqa: ASYNC115
         with self._receiving:
             while True:
@@ -75,10 +76,10 @@ _open_streams: WeakSet[PlainStream] = WeakSet()
 
 
 def _on_fork() -> None:
-    """Release the parent's connections in a forked process: it could read the parent's responses,
+    """Release the parent's connections in a forked process, which could read the parent's responses
     and would keep the connections open after the parent has ended. The descriptors are replaced,
-    not closed: the copy of the loop still has them registered, and to unregister them would
-    unregister the parent's, too."""
+    not closed: the copy of the loop still has them registered, and if it unregistered them, those
+    of the parent would be unregistered, too."""
     descriptors = [number for stream in _open_streams if (number := stream.socket.fileno()) >= 0]
     if not descriptors:
         return
@@ -88,7 +89,7 @@ def _on_fork() -> None:
     for number in descriptors:
         if number != null:
             os.dup2(null, number, inheritable=False)
-    if null not in descriptors:
+    if null not in descriptors:  # usually it is `descriptors[0]`, which stays open
         os.close(null)
 
 

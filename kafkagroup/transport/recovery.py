@@ -27,7 +27,7 @@ _CONFIRM_AFTER = 1.0
 One round does not suffice: a name may lead to another address for a moment."""
 
 _CONFIRM_SOME_AFTER = 10.0
-"""The same, while some bootstrap addresses do not respond."""
+"""Replaces `_CONFIRM_AFTER` if some bootstrap addresses do not respond."""
 
 _FORGET_AFTER = 30.0
 """Seconds after which a round is too old to be confirmed by the next one."""
@@ -45,16 +45,19 @@ _MAX_REASONS = 5
 
 @define
 class Attempts:
-    """The brokers that did not respond to a request, which was sent to one after the other."""
+    """The failures of one request, which is sent to one broker after another."""
 
     unreachable: set[Address] = field(factory=set)
+    """The addresses of the brokers that did not respond."""
     foreign: dict[Address, str] = field(factory=dict)
     """Bootstrap address -> the id of the other cluster that it leads to."""
     has_timed_out: bool = False
-    """Whether one of the brokers may only be slow: it had only a part of the request timeout."""
+    """Whether one of the brokers may only be slow (`BrokerClient.is_slow`): at the next attempt it
+    has the whole request timeout."""
     silent_count: int = 0
-    """How many bootstrap addresses failed for another reason than those in `foreign`."""
+    """How many bootstrap addresses failed, without those in `foreign`."""
     reasons: list[str] = field(factory=list)
+    """Why each attempt failed, with the broker's address."""
     unauthenticated: AuthenticationError | None = None
     """Why a connection was not authenticated: a broker's refusal, if there is one."""
 
@@ -72,7 +75,7 @@ class Attempts:
             else:
                 self.silent_count += 1
         address = f"{broker.host}:{broker.port}"
-        # A decoding error does not name the address.
+        # Most errors name the address themselves; a decoding error, for example, does not.
         self.reasons.append(str(error) if address in str(error) else f"{address}: {error}")
 
     @property
@@ -100,9 +103,11 @@ class _Sighting:
     """Another cluster at the bootstrap addresses."""
 
     found: str
-    """Its id."""
+    """The id of that cluster."""
     first_at: float
+    """When the first round found it."""
     last_at: float
+    """When the last round found it."""
 
 
 class Survey:
@@ -124,8 +129,9 @@ class Survey:
         """Return the error if the bootstrap addresses lead to another cluster in this round and in
         an earlier one, else None.
 
-        `attempts`: those of a round in which no broker responded and all bootstrap addresses were
-        asked; `expected`: the id of the client's cluster.
+        `now`: a time on the loop's clock; `expected`: the id of the client's cluster, None if it is
+        unknown; `attempts`: those of a round in which no broker responded and all bootstrap
+        addresses were asked.
         """
         others = {
             address: found for address, found in attempts.foreign.items() if found != expected
@@ -133,7 +139,7 @@ class Survey:
         if expected is None or len(set(others.values())) != 1:
             self._sighting = None  # only a single other cluster can replace the client's
             return None
-        (host, port), found = min(others.items())
+        (host, port), found = min(others.items())  # all lead to `found`; the error names one
         seen = self._sighting
         if seen is None or seen.found != found or now - seen.last_at > _FORGET_AFTER:
             seen = self._sighting = _Sighting(found, now, now)
@@ -159,7 +165,7 @@ class Recovery:
         """`rebootstrap_trigger`: seconds without a response of a known broker after which to
         bootstrap again."""
         self.change: ClusterChangedError | None = None
-        """Set while the bootstrap addresses lead to another cluster."""
+        """The error while a change of the cluster is confirmed; else None."""
         self._trigger = rebootstrap_trigger
         self._survey = Survey()
         self._failing_since: float | None = None
@@ -204,8 +210,8 @@ class Recovery:
         return self.change
 
     def report(self, now: float, change: ClusterChangedError, troubles: Troubles) -> bool:
-        """Report to `troubles` that the cluster has changed; return whether to report it to the
-        application, too, which is due once every `_REPORT_INTERVAL`."""
+        """Report to `troubles` that the cluster has changed. Return whether to report it to the
+        application, too: at most once in `_REPORT_INTERVAL`."""
         problem = Problem(
             subject="bootstrap_servers",
             cause=f"{change.address} leads to cluster {change.found}, and no broker of cluster"

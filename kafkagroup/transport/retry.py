@@ -29,7 +29,8 @@ def part_of(timeout: float) -> float:
 
 
 def part_until(deadline: float) -> float:
-    """Return the deadline of one attempt, if another one may follow until `deadline`."""
+    """Return the deadline of one attempt, if another one may follow until `deadline`. Both are on
+    the loop's clock."""
     now = anyio.current_time()
     return now + part_of(deadline - now)
 

@@ -209,7 +209,8 @@ class Security:
     async def wrap(
         self, stream: ByteStream, host: str, name: str, run_in_thread: RunInThread
     ) -> ByteStream:
-        """Return the stream with TLS, or as it is if the security protocol has no TLS.
+        """Return the stream with TLS, or as it is if the security protocol has no TLS. `host`: the
+        name in the broker's certificate; `name`: how errors name the broker.
 
         Raises: TlsError, ConnectionLostError.
         """
@@ -347,7 +348,7 @@ class Security:
                 )
 
     def _given(self, *prefixes: str) -> list[str]:
-        """Return the options with these prefixes that are not None."""
+        """Return the names of the options with these prefixes whose values are not None."""
         names = (a.name for a in attrs.fields(type(self)) if a.name.startswith(prefixes))
         return [name for name in names if getattr(self, name) is not None]
 
@@ -357,15 +358,16 @@ class Security:
             raise ConfigurationError(f"{', '.join(names)}: {reason}")
 
     def _refuse_twice(self, *prefixes: str) -> None:
-        """Raise for an option that is given both as a file and as a text."""
+        """Raise ConfigurationError for an option that is given both as a file and as a text."""
         for prefix in prefixes:
             both = [name for name in self._given(prefix) if name.endswith(("_location", "_pem"))]
             if len(both) > 1:
                 raise ConfigurationError(f"{' and '.join(both)}: give one of them")
 
     def _refuse_confused(self, *prefixes: str) -> None:
-        """Raise for a text in PEM where the name of a file is expected, and the other way round.
-        The error does not show the value: it may be a private key."""
+        """Raise ConfigurationError for a text in PEM where the name of a file is expected, and for
+        the name of a file in place of a text. The error does not show the value: it may be a
+        private key."""
         for prefix in prefixes:
             location, pem = getattr(self, f"{prefix}_location"), getattr(self, f"{prefix}_pem")
             if location is not None and _PEM_BEGIN in location:

@@ -33,7 +33,7 @@ Post = Callable[[Callable[[], object]], object]
 loop has ended."""
 
 _LONG = 0.25
-"""Seconds after which a job counts as long, and is not counted for the limit of short jobs."""
+"""Seconds after which a running job counts as long, and no longer towards `short_limit`."""
 
 
 class ThreadTimeoutError(RequestTimeoutError):
@@ -77,8 +77,9 @@ class Job(Generic[T]):
         return self._has_ended.is_set()
 
     def begin(self) -> float:
-        """Begin the work as soon as a thread is free, unless it has begun. Return what
-        `WorkerThreads.begin_waiting` returns. `wait` calls this itself."""
+        """Begin the work as soon as a thread is free, unless it has begun. Return in how many
+        seconds to call `WorkerThreads.begin_waiting`; infinity if no call is needed. `wait` calls
+        both itself."""
         return self._threads.begin(self)
 
     async def wait(self, until: float = math.inf) -> bool:
@@ -92,6 +93,7 @@ class Job(Generic[T]):
                 retry_at = anyio.current_time() + retry_in if retry_in < math.inf else math.inf
                 if await self._has_ended.wait(min(until, retry_at)) or until <= retry_at:
                     return self.has_ended
+                # No event reports that a running job counts as long now, and so makes room.
                 retry_in = self._threads.begin_waiting()
         finally:
             self._waiter_count -= 1
@@ -151,7 +153,7 @@ class WorkerThreads:
 
     def begin(self, job: Job[Any]) -> float:
         """Queue a job unless it has begun, and begin the queued jobs for which there is room.
-        Return what `begin_waiting` returns."""
+        Return in how many seconds to call `begin_waiting`; infinity if no call is needed."""
         with self._lock:
             if not job.has_begun and job not in self._waiting:
                 self._waiting.append(job)
@@ -173,6 +175,7 @@ class WorkerThreads:
             if not self._waiting or len(self._running) >= self._total_limit:
                 return math.inf
             now = time.monotonic()
+            # 0.0: the jobs that were short in `_take_next` have become long since.
             return min((at - now for at in self._long_at() if now < at), default=0.0)
 
     def withdraw(self, job: Job[Any]) -> None:
@@ -221,8 +224,8 @@ def start_thread(job: Job[Any], finish: Callable[[Job[Any]], Job[Any] | None]) -
 
 
 class ThreadWait:
-    """Runs functions in threads, and tells after a timeout whether the call was waiting for a
-    thread: the error must not blame the broker then."""
+    """Runs functions in threads, and tells after a timeout whether a call was waiting for its
+    thread. If it was, the error must not blame the broker."""
 
     def __init__(self, run_in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._run_in_thread = run_in_thread

@@ -16,8 +16,8 @@ class BrokerThrottle:
 
     def __init__(self, address: Address, deadlines: dict[Address, float]) -> None:
         """`deadlines`: the address of each throttled broker -> when requests may be sent again, on
-        the lease clock. Unlike the loop's clock, that counts the time for which this system is
-        suspended, in which the throttle may end, and the session of a member, too."""
+        the lease clock. Unlike the loop's clock, the lease clock runs while this system is
+        suspended: in that time the throttle may end, and so may a member's session."""
         self._address = address
         self._deadlines = deadlines
 
@@ -28,13 +28,14 @@ class BrokerThrottle:
         return 0.0 if until is None else max(0.0, until - lease_clock().now())
 
     async def wait(self) -> None:
-        """Return once requests may be sent. The throttle may be extended meanwhile."""
+        """Wait until requests may be sent. The throttle may be extended meanwhile."""
         await lease_clock().sleep_out(lambda: self.seconds_left)
 
     def on_response(self, message: object) -> None:
-        """Extend the throttle to the end of the time that a response asks for, if any."""
+        """Extend the throttle to the end of the time for which a response asks the client to wait,
+        if it asks."""
         # KIP-219: the broker responds at once, and expects the client to wait before the next
-        # request.
+        # request. `getattr`, because some responses do not have the field.
         throttle = min(getattr(message, "throttle_time_ms", 0) / 1000, _MAX_THROTTLE)
         if throttle > 0:
             until = lease_clock().now() + throttle
@@ -43,7 +44,7 @@ class BrokerThrottle:
 
 def forget_ended(deadlines: dict[Address, float]) -> None:
     """Remove the throttles that have ended."""
-    if deadlines:
+    if deadlines:  # usually there are none, and no clock need be read
         now = lease_clock().now()
         for address in [address for address, until in deadlines.items() if until <= now]:
             del deadlines[address]

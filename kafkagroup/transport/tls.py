@@ -52,10 +52,10 @@ class Tls:
     async def wrap(
         self, stream: ByteStream, host: str, name: str, run_in_thread: RunInThread
     ) -> ByteStream:
-        """Return the stream with TLS, after a handshake with this host. Closes the stream on
-        failure. `name`: how errors name the broker.
+        """Return the stream with TLS, after a handshake. Closes the stream on failure. `host`: the
+        name in the broker's certificate; `name`: how errors name the broker.
 
-        Raises: TlsError; ConnectionLostError when the connection broke.
+        Raises: TlsError; ConnectionLostError if the connection broke, or `host` cannot be a name.
         """
         try:
             context = self._context
@@ -82,10 +82,10 @@ class Tls:
             raise
 
     def wrap_socket(self, connected: socket.socket, host: str, name: str) -> ssl.SSLSocket:
-        """The same as `wrap`, for a blocking socket of a client that runs in a thread, such as
+        """Do what `wrap` does, for a blocking socket of a client that runs in a thread, such as
         ZooKeeper's.
 
-        Raises: TlsError; OSError when the connection broke.
+        Raises: TlsError; OSError if the connection broke.
         """
         context = self._context
         if isinstance(context, FileContext):

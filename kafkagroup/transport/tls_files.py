@@ -32,9 +32,9 @@ class FileContext:
         *,
         trust_system: bool = False,
     ) -> None:
-        """`make` makes the context from the files `paths`; it is called at once. `trust_system`:
-        also trust the system's certificates, which are read at the first connection, as that takes
-        about 20 ms.
+        """`make` makes the context from the files `paths`, here for the first time. `trust_system`:
+        also trust the system's certificates. They are read before the first connection, as that
+        takes about 20 ms.
 
         Raises: what `make` raises.
         """
@@ -44,11 +44,11 @@ class FileContext:
         """Whether the system's certificates are still to be read."""
         self._make = make
         self._lock = threading.Lock()
-        # Before the files are read: what changes meanwhile is found at the next connection.
+        # Read before `make` reads the files: a change in between is found at the next connection.
         self._loaded = _contents(self._paths)
         """What `_contents` returned for the files that `current` was made from."""
         self._unusable: list[object] | None = None
-        """The same for the files that failed to load, if the last attempt failed; else None."""
+        """What `_contents` returned for files that failed to load; None if the last ones loaded."""
         self.current = make()
         """The context of the last connection."""
 
@@ -71,6 +71,7 @@ class FileContext:
             return self.current
 
     def _read_system(self) -> None:
+        """Add the system's certificates to the context, and their files to those to read again."""
         default = ssl.get_default_verify_paths()
         paths = [path for path in (default.cafile, default.capath) if path is not None]
         self._paths += paths
@@ -99,7 +100,7 @@ class FileContext:
 
 
 def _contents(paths: Iterable[str]) -> list[object]:
-    """Return a value that differs when the contents of the paths do."""
+    """Return a value that changes when the contents of the paths change."""
     return [_contents_of(path) for path in paths]
 
 

@@ -1,7 +1,7 @@
 """The topics whose metadata a client needs. A refresh requests these, and drops all other metadata.
 
-Each user of a topic names it only while the topic is needed. Otherwise a topic that is deleted long
-after its last use would be requested as long as the client lives.
+Each part of the client names a topic only while it needs the topic. Otherwise a topic that is
+deleted long after its last use would be requested as long as the client lives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["TopicsInUse"]
 
 
 class TopicsInUse:
-    """The topics that the users of one cluster need at the moment."""
+    """The topics that the parts of one client need at the moment."""
 
     def __init__(self) -> None:
         self._sources: list[Callable[[], Iterable[str]]] = []
@@ -27,7 +27,7 @@ class TopicsInUse:
 
     @contextmanager
     def during(self, topics: Iterable[str]) -> Iterator[None]:
-        """A context in which these topics are needed: for the time of one call."""
+        """Return a context in which these topics are needed, for the time of one call."""
         needed = frozenset(topics)
         self._call_counts.update(needed)
         try:

@@ -48,8 +48,8 @@ class Problem:
     is_foreign_cluster: bool = False
     """Whether an address leads to another cluster."""
     has_own_finding: bool = False
-    """Whether `health()` has another finding for this: a long rebalance, a partition without a
-    position."""
+    """Whether another check of `health()` reports the same: that of a long rebalance, or of a
+    partition without a position, for example."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.cause}"
@@ -70,7 +70,7 @@ class _Trouble:
     """When the last warning was logged, or left out as a repetition; None before the first."""
     was_warned: bool = False
     """Whether a warning was due since the operation last succeeded: then the next success is
-    reported. It may be due to failures before `began_at`."""
+    reported. The warning may have been due before `began_at`."""
 
 
 class Troubles:
@@ -79,8 +79,8 @@ class Troubles:
     def __init__(self, publish: Callable[[GroupEvent], None] | None = None) -> None:
         """`publish` is called with each event."""
         self.ongoing: dict[Hashable, _Trouble] = {}
-        """Key of an operation whose last attempt failed -> its trouble, which is open. Empty while
-        everything works: a caller on a hot path checks that before it calls `succeeded`."""
+        """Key of an operation whose last attempt failed -> its trouble. Empty while everything
+        works: a caller on a hot path checks that before it calls `succeeded`."""
         self._publish = publish
         self._warned: dict[str, float] = {}
         """Text of a problem -> when it was logged: several operations may fail for one cause."""
@@ -114,8 +114,8 @@ class Troubles:
             self._warn(trouble, now, warn_interval)
 
     def succeeded(self, key: Hashable, now: float) -> None:
-        """Record a success. Log and publish it if a warning was due before, and no other operation
-        still fails with the same text."""
+        """Record a success. Log and publish it if a warning was due before, unless another
+        operation still fails with the same text."""
         trouble = self.ongoing.pop(key, None)
         if trouble is None or not trouble.was_warned:
             return

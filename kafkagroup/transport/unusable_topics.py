@@ -14,8 +14,8 @@ __all__ = ["partition_error", "topic_problem"]
 
 
 def topic_problem(metadata: ClusterMetadata, name: str) -> Problem | None:
-    """Return why a topic cannot be consumed, and what to do; None if it can, or if the metadata
-    does not show it yet."""
+    """Return why a topic cannot be consumed, and what to do; None if it can be consumed, or if the
+    metadata does not show yet whether it can."""
     code = _code(metadata, name)
     match code:
         case ErrorCode.NONE:
@@ -53,7 +53,8 @@ def _code(metadata: ClusterMetadata, name: str) -> int:
     """Return a topic's error code; 0 if its partitions are known, or may be soon: the metadata does
     not have the topic yet, or it is being created."""
     if not is_legal_name(name):
-        return ErrorCode.INVALID_TOPIC_EXCEPTION  # `merging.merge` drops such names
+        # The metadata cannot tell: `merging.merge` drops illegal names.
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
     topic = metadata.topics.get(name)
     if topic is None or topic.partitions or topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
         return ErrorCode.NONE

@@ -1,8 +1,8 @@
 """The wire protocol: messages, frames, record batches, compression.
 
 This package has the encoders, the decoders and the declarations of messages. No module of it opens
-a socket, reads a clock or knows a member's state. The names below are public; its modules are
-private, and may change in any release.
+a socket, reads a clock or knows a member's state. The names in `__all__` are public; the modules
+are private, and may change in any release.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "encode_subscription",
 ]
 
-if not TYPE_CHECKING:  # a type checker would accept every name
+if not TYPE_CHECKING:  # with a `__getattr__`, type checkers would accept every name
     # Imported on first use: importing any module of this package imports this one first.
     __getattr__ = late_names(
         __name__,

@@ -79,8 +79,9 @@ def arrow_batches(
     """Yield the records of a fetch response or produce request, as one Arrow record batch for each
     Kafka batch that has any.
 
-    Control batches are skipped, and records below `start_offset`. Raises: as `read_batches` and
-    `RecordBatch.records`; damage is raised after the records before it.
+    Control batches are skipped, and records below `start_offset`. Raises, only during iteration:
+    CorruptRecordError, after the records before the damage; LimitExceededError for a batch larger
+    than `max_batch_bytes`, or a column larger than 2 GiB; ConfigurationError without pyarrow.
     """
     for batch in read_batches(
         data,
@@ -101,8 +102,8 @@ def arrow_batches(
 
 
 def columns(records: RecordReader, count: int, topic: str, partition: int) -> pyarrow.RecordBatch:
-    """Return the next `count` records of a reader. The caller has skipped them with another reader
-    before, so that none of them is damaged.
+    """Return the next `count` records of a reader as columns. The caller has skipped the same
+    records with another reader, which has checked them.
 
     Raises: LimitExceededError for more than the 2 GiB that a column can hold.
     """
@@ -116,7 +117,8 @@ def columns_of(
 ) -> pyarrow.RecordBatch:
     """Return, as columns, records that are already decoded.
 
-    Raises: ConfigurationError if Arrow converts a key or value to no bytes; a str becomes UTF-8.
+    Raises: ConfigurationError if Arrow cannot convert a key or value to bytes (it can convert a
+    str, to UTF-8), or if pyarrow is not installed.
     """
     pa = _pyarrow()
     times = [None if r.timestamp == _NULL else r.timestamp for r in records]
@@ -152,6 +154,7 @@ def _pyarrow() -> Any:
 
 @lru_cache(maxsize=1)
 def _types() -> tuple[Any, ...]:
+    """Return the types of the columns, which are the same for all topics."""
     return tuple(schema("", 0).types)
 
 
@@ -219,11 +222,10 @@ class ColumnBuilder:
         self, records: RecordReader, end_offset: int = _ALL, max_bytes: int = _ALL
     ) -> bool:
         """Append the unread records of a reader's batch whose offsets are below `end_offset`; none
-        of a control batch or a hidden batch. Return False, and append none, if all records of this
-        builder would take more than `max_bytes`: the reader can then be passed to another builder,
-        which need not decompress the batch again. The first batch of a builder always fits.
-
-        Raises: as `append`.
+        of a control batch or a hidden batch. Return False, and append none, if the records of this
+        builder would take more than `max_bytes` with them: the reader can then be passed to another
+        builder, which need not decompress the batch again. The first batch of a builder always
+        fits. Raises: what `append` raises.
         """
         batch = records._batch
         if batch.is_control or batch.is_hidden or batch.base_offset >= end_offset:
@@ -243,8 +245,9 @@ class ColumnBuilder:
         """Append up to `most` next records of a reader, up to `end_offset`: the first record at or
         above it is read, but not appended. Return how many were appended.
 
-        Raises: as the reader, for a damaged record, after the records before it were appended;
-        LimitExceededError for more than the 2 GiB that a column can hold.
+        Raises: CorruptRecordError for a damaged record, after the records before it were appended;
+        LimitExceededError for a batch larger than the reader's limit, and for more than the 2 GiB
+        that a column can hold.
         """
         size, left = records.unread_size(), records._left
         count = min(most, left)
@@ -300,8 +303,8 @@ class ColumnBuilder:
         self._header_count = n
 
     def _reserve(self, count: int, size: int) -> None:
-        """Make room for `count` more records. If they are the first, their values have about `size`
-        bytes."""
+        """Make room for `count` more records. `size`: about how many bytes their values have; used
+        only if they are the first records."""
         needed = self._count + count
         if needed <= self._capacity:
             return
@@ -396,7 +399,7 @@ class _BinaryColumn:
         self._byte_view = memoryview(self._bytes)
 
     def extend(self, count: int, capacity: int) -> None:
-        """Make room for `capacity` values, of which there are `count` so far."""
+        """Make room for `capacity` values in all; there are `count` so far."""
         self._ends = grown(self._ends, 4 * (count + 1), 4 * (capacity + 1))
         self._end_view = memoryview(self._ends).cast("i")
         bits = bytearray((capacity + 7) // 8)

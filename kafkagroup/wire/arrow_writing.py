@@ -70,7 +70,7 @@ class RowColumns:
         self._keys = _Bytes(_column(columns, "key", pa.binary(), self.count))
         self._values = _Bytes(_column(columns, "value", pa.binary(), self.count))
         times = _column(columns, "timestamp", pa.timestamp("ms"), self.count)
-        # Not safe: Spark's timestamps have microseconds, which are cut off.
+        # `safe=False`, because Spark's timestamps have microseconds: they are cut off.
         times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
         self.least_timestamp: int | None = pc.min(times).as_py()
         """The least timestamp of the rows, in milliseconds; None if all are null."""
@@ -106,6 +106,7 @@ class _Bytes:
         column = column.cast(pa.large_binary())
         bits, ends, data = column.buffers()
         self._first = column.offset
+        """The column's first value in the buffers, of which it may be a slice."""
         self._has_nulls = column.null_count > 0
         self._bits = _memory(bits if self._has_nulls else None)
         self._ends = _int64(ends, column.offset, len(column) + 1)
@@ -128,8 +129,8 @@ class _Bytes:
         return varint_size(size) + size
 
     def put(self, target: memoryview, at: int, n: int) -> int:
-        """Write the length of value number `n`, -1 if it is null, and the value at `at`; return
-        where they end."""
+        """Write at `at` the length of value number `n`, -1 if it is null, and then the value;
+        return where they end."""
         start = self.start(n)
         if start < 0:
             return _put(target, at, _NULL)
@@ -157,7 +158,7 @@ class BatchBuilder:
 
     def __init__(self, max_bytes: int, max_record: int) -> None:
         """`max_bytes`: the limit of the records of a batch before compression; a larger record gets
-        a batch of its own. `max_record`: the limit of the batch of one record, with its header."""
+        a batch of its own. `max_record`: the limit of a record, with the header of a batch."""
         self._max_size = HEADER_SIZE + max_bytes
         self._max_record = max_record
         self._capacity = 0
@@ -186,7 +187,7 @@ class BatchBuilder:
         timestamp = rows._timestamps[n]
         base = self._base_timestamp if self.count else timestamp
         first, end = rows._header_ends[n], rows._header_ends[n + 1]
-        # The byte is the record's attributes, all unused.
+        # 1: the byte of the record's attributes, all unused.
         size = 1 + varint_size(timestamp - base) + varint_size(self.count)
         size += rows._keys.encoded_size(n) + rows._values.encoded_size(n)
         size += varint_size(end - first)
@@ -275,10 +276,10 @@ class RowBatcher:
         count_partitions: Callable[[str, int], int],
         send: Callable[[str, int, EncodedRecords], None],
     ) -> None:
-        """`topic` is for rows without a topic; `max_bytes` and `max_record` are as for
-        `BatchBuilder`. `count_partitions` is called with a topic and the
-        number of partitions known here, and returns the number of its partitions; it looks the
-        number up again unless it knows a higher one. `send` is called with topic, partition and
+        """`topic` is for rows without a topic; if it is None, they are an error. `max_bytes` and
+        `max_record` are those of `BatchBuilder`. `count_partitions` is called with a topic and the
+        number of partitions known here, and returns the number of the topic's partitions; it looks
+        the number up again unless it knows a higher one. `send` is called with topic, partition and
         records. The partition is -1 for a batch of rows without partition and key: the producer
         chooses one."""
         self._default_topic = topic
@@ -349,8 +350,8 @@ class RowBatcher:
         topic.builders += [self._new_builder() for _ in range(more)]
 
     def _expect_partition(self, topic: _Topic, partition: int) -> None:
-        """Update the number of the topic's partitions, as this one is not known. Raises:
-        ConfigurationError if it still does not exist."""
+        """Update the number of the topic's partitions: `partition` is not among the known ones.
+        Raises: ConfigurationError if it is still unknown."""
         self._update_count(topic)
         count = len(topic.builders)
         if not 0 <= partition < count:
@@ -387,8 +388,8 @@ def _numbers(column: pyarrow.Array, of_null: int) -> memoryview:
 
 
 def _int64(buffer: Any, first: int, count: int) -> memoryview:
-    """Return `count` numbers, from number `first` on, of a buffer of 64-bit integers. An empty
-    array may have no buffer: then they are zeros."""
+    """Return `count` numbers, from number `first` on, of a buffer of 64-bit integers. If the buffer
+    is None, as that of an empty array may be, the numbers are zeros."""
     data = memoryview(bytes(8 * (first + count))) if buffer is None else _memory(buffer)
     return data[8 * first : 8 * (first + count)].cast("q")
 

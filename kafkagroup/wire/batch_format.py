@@ -1,8 +1,8 @@
 """The layout of a record batch of format v2 (magic 2), shared by `records` (reading) and
 `batch_writing`.
 
-All fields are big-endian. `length` is the number of bytes after it; `crc` is the CRC-32C of the
-bytes after it:
+All fields are big-endian. The field `length` is the number of bytes after it; `crc` is the CRC-32C
+of the bytes after it. The number before a field is its offset in the batch:
 
     0 base offset i64 | 8 length i32 | 12 leader epoch i32 | 16 magic i8 | 17 crc u32
     21 attributes i16 | 23 last offset delta i32 | 27 base timestamp i64 | 35 max timestamp i64

@@ -14,6 +14,7 @@ __all__ = ["records_in_halves"]
 def records_in_halves(batch: bytes | memoryview) -> tuple[Codec, tuple[list[NewRecord], ...]]:
     """Return the codec of a batch, and its records in two halves; no halves if it has only one
     record."""
+    # Without a check of the CRC: this client has written the batch.
     (whole,) = read_batches(batch, topic="", partition=0, check_crcs=False)
     if whole.count < 2:
         return whole.codec, ()

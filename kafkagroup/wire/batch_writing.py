@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _NO_HEADERS = b"\x00"
-"""The headers of a record that has none."""
+"""The encoded headers of a record that has none: the count 0."""
 
 
 class NewRecord(NamedTuple):
@@ -58,6 +58,7 @@ class EncodedRecords(NamedTuple):
     bytes."""
     record_count: int
     base_timestamp: int
+    """That of the first record, in milliseconds since the epoch."""
     max_timestamp: int
 
 
@@ -74,10 +75,11 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """Encode records as one batch, with consecutive offsets from `base_offset` on.
+    """Encode records as one batch, with consecutive offsets from `base_offset` on. A leader epoch,
+    producer id, producer epoch or base sequence of -1 means none.
 
-    Raises: LocalProtocolError if there are no records, as brokers refuse such a batch, and for
-    timestamps that do not fit 64 bits, or differ from the first by more than these hold.
+    Raises: LocalProtocolError if there are no records, as brokers refuse such a batch, or if a
+    timestamp, or its difference from the first one, does not fit 64 bits.
     """
     if not records:
         raise LocalProtocolError("a batch needs a record")
@@ -120,7 +122,8 @@ def put_record(
     value: bytes | None,
     headers: Headers,
 ) -> None:
-    """Append a record to `out`; the deltas are relative to the first record of its batch."""
+    """Append a record to `out`. `delta`: its offset minus that of the first record of the batch;
+    `timestamp_delta`: the same for the timestamp."""
     # The record's size comes first, and is not known before the headers are encoded.
     encoded_headers = _encode_headers(headers) if headers else _NO_HEADERS
     size = 1 + varint_size(timestamp_delta) + varint_size(delta) + len(encoded_headers)
@@ -168,7 +171,7 @@ def seal(
         2,  # magic
         0,  # the CRC, which is written below
         attributes,
-        count - 1,
+        count - 1,  # the last offset delta
         base_timestamp,
         max_timestamp,
         producer_id,

@@ -17,8 +17,8 @@ Buffer = bytes | bytearray | memoryview
 
 
 def grown(old: bytearray, used: int, size: int) -> bytearray:
-    """Return `size` bytes that begin with the first `used` bytes of `old`. The others are not
-    initialized if this is compiled, else they are zeros."""
+    """Return `size` bytes that begin with the first `used` bytes of `old`. The other bytes are not
+    initialized if this file is compiled, else they are zeros."""
     if cython.compiled:  # the C functions here and in `copy` are imported in `buffers.pxd`
         made: bytearray = PyByteArray_FromStringAndSize(cython.NULL, size)  # type: ignore[name-defined]  # noqa: F821
     else:

@@ -34,6 +34,7 @@ def encode(message: object, version: int) -> bytes:
 def encode_into(out: bytearray, message: object, version: int) -> None:
     """Append an encoded message to `out`. Raises: as `encode`; `out` may then end with a part of
     the message."""
+    # The cast, as in `decode_prefix`: mypy does not take a class for hashable, as `cache` needs it.
     _encoder(cast(Any, type(message)), version)(out, message)
 
 
@@ -50,7 +51,8 @@ def decode(
     Unknown tagged fields are skipped. Raises: DecodeError, also for bytes after the message;
     LocalProtocolError if there is no such version; LimitExceededError if all arrays together have
     more elements than `max_elements` (None: `codec_compiler.MAX_ELEMENTS`), before the elements of
-    the array that exceeds it are decoded. 16 numbers count as one element, and each tagged field.
+    the array that exceeds it are decoded. 16 numbers count as one element, and so does each tagged
+    field.
     """
     value, end = decode_prefix(cls, version, data, offset, max_elements=max_elements)
     if end != len(data):
@@ -68,7 +70,7 @@ def decode_prefix(
 ) -> tuple[T, int]:
     """Decode the message that begins at `offset`; return it, and the offset of its end.
 
-    The bytes after it are not read. Raises: as `decode`.
+    The bytes after it are not read, and are no error. Otherwise this raises what `decode` raises.
     """
     decoder, default_limit = _decoder(cast(Any, cls), version)
     limit = default_limit if max_elements is None else max_elements
@@ -88,6 +90,7 @@ def _encoder(cls: type, version: int) -> Callable[[bytearray, object], None]:
 
 @cache
 def _decoder(cls: type, version: int) -> tuple[Decoder, int]:
+    """Return the decoder, and its limit of elements where the caller gives none."""
     from kafkagroup.wire.codec_compiler import MAX_ELEMENTS, compile_decoder
 
     return compile_decoder(cls, version), MAX_ELEMENTS

@@ -51,7 +51,7 @@ into memory that is mapped already."""
 
 _GROWTH = 4
 """The factor by which the output buffer grows. Each retry decompresses from the start: with 4, the
-failed attempts together decompress at most 4/3 as many bytes as the last one."""
+failed attempts together decompress at most 4/3 as many bytes as the last of them."""
 
 _GZIP = 31  # zlib's `wbits` for a gzip member
 _GZIP_MAGIC = b"\x1f\x8b\x08"
@@ -86,7 +86,7 @@ LEVELS: dict[Codec, tuple[int, int]] = {
 """The lowest and highest level of the codecs that have levels, the same as in the Java client
 (KIP-390)."""
 
-_DEFAULT_LEVELS = {Codec.GZIP: -1, Codec.LZ4: 1, Codec.ZSTD: 3}
+_DEFAULT_LEVELS = {Codec.GZIP: -1, Codec.LZ4: 1, Codec.ZSTD: 3}  # -1: zlib's own default
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
@@ -115,8 +115,8 @@ def decompress(codec: Codec, data: Buffer, limit: int = MAX_BATCH_BYTES) -> byte
 
     The output of concatenated gzip members, zstd frames and xerial streams is joined; snappy may be
     raw or in xerial's framing. As in brokers, bytes after the last gzip member or the first LZ4
-    frame are ignored. It takes at most about `limit` bytes of memory (gzip: an eighth more) and
-    those of the codec's window, even if the data claims more.
+    frame are ignored. Decompression takes at most about `limit` bytes of memory (gzip: an eighth
+    more) and those of the codec's window, even if the data claims more.
 
     Raises: LimitExceededError if the output is larger than `limit` bytes; DecodeError for bytes
     that are not of this codec, or end too early.
@@ -184,7 +184,7 @@ if "free-threading" in sys.version:
     import ctypes
 
     def _writable(room: memoryview) -> Any:
-        # There cramjam writes into no memoryview, as it may be one of immutable bytes.
+        # In free-threaded Python, cramjam refuses a memoryview: it may be one of immutable bytes.
         return (ctypes.c_char * len(room)).from_buffer(room)
 
 else:
@@ -339,8 +339,9 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
         raise DecodeError("snappy: input ends inside the xerial header")
     first = pos
     while pos < len(data):
+        # Another stream begins. Not at `first`, as each stream has at least one block.
         if pos > first and data[pos : pos + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            first = pos = pos + len(_XERIAL_HEADER)  # another stream; none is without a block
+            first = pos = pos + len(_XERIAL_HEADER)
             continue
         start = pos + 4
         if start > len(data) and pos > first:

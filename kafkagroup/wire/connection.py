@@ -99,7 +99,7 @@ class Connection:
         Raises: LocalProtocolError if the client id is too long.
         """
         encoded = b"" if client_id is None else client_id.encode()
-        if len(encoded) > 32767:
+        if len(encoded) > 32767:  # its length has 16 bits
             raise LocalProtocolError(f"client_id of {len(encoded)} bytes; the limit is 32767")
         self._client_id = encoded
         self._client_id_length = -1 if client_id is None else len(encoded)
@@ -140,7 +140,8 @@ class Connection:
     def choose_version(
         self, request: type[Request[Any]], highest: int | None = None, lowest: int = 0
     ) -> int:
-        """Return the highest version that both sides support, from `lowest` to `highest`.
+        """Return the highest version that both sides support, from `lowest` to `highest`; None as
+        `highest` sets no limit.
 
         Raises: UnsupportedVersionError.
         """
@@ -161,7 +162,8 @@ class Connection:
     def send(self, request: Request[Any], version: int) -> tuple[int, bytearray]:
         """Register a request; return its correlation id and the bytes to send.
 
-        Raises: LocalProtocolError after a protocol error, and as `codec.encode`.
+        Raises: LocalProtocolError after a protocol error, and for a request that `codec.encode`
+        cannot encode.
         """
         if self.failure is not None:
             raise LocalProtocolError("the connection is closed after a protocol error")
@@ -263,7 +265,7 @@ class Connection:
 
     def _limit(self, requests: Collection[_Sent]) -> int:
         """Return the size limit of a response to one of these requests. Only a response with
-        records may be large: the objects of any other take many times its bytes."""
+        records may be large: decoded to objects, any other takes many times its bytes."""
         if self._versions is None:
             return MAX_HANDSHAKE_BYTES
         if self.is_authenticating:

@@ -30,7 +30,7 @@ MAX_PARTITIONS = 100_000
 that this library is designed for."""
 
 _VERSION = 3
-"""The highest known version. Later ones only append fields, so they are decoded as this one."""
+"""The highest known version. Later versions only append fields, so they are decoded as this one."""
 
 _VERSION_BYTES = 2
 
@@ -137,7 +137,8 @@ def assigned_partitions(
 
 
 def assigned_user_data(data: bytes) -> bytes | None:
-    """Return the user data that the leader added to an assignment. Raises: DecodeError."""
+    """Return the user data that the leader added to an assignment; None if it added none. Raises:
+    DecodeError."""
     return _assignment(data)[1]
 
 
@@ -154,6 +155,7 @@ def _assignment(data: bytes) -> tuple[tuple[_TopicPartitions, ...], bytes | None
 
 
 def _version(data: bytes, what: str) -> int:
+    """Return the version to decode a message in. Raises: DecodeError."""
     if len(data) < _VERSION_BYTES:
         raise DecodeError(f"{what} of {len(data)} bytes has no version")
     version = int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
@@ -170,6 +172,8 @@ def _grouped(partitions: Iterable[TopicPartition]) -> tuple[_TopicPartitions, ..
 
 
 def _flat(topics: tuple[tuple[str, tuple[int, ...]], ...], what: str) -> tuple[TopicPartition, ...]:
+    """Return the partitions, checked and sorted. `what` names the message in errors. Raises:
+    DecodeError, also its subclass LimitExceededError."""
     count = sum(len(partitions) for _, partitions in topics)
     if count > MAX_PARTITIONS:
         raise LimitExceededError(f"{what} of {count} partitions; the limit is {MAX_PARTITIONS}")

@@ -67,7 +67,7 @@ REFUSED_TOPIC: Codes = frozenset(
     (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)
 )
 """The broker refuses to describe the topic. The error is applied to the metadata at once; the known
-partitions stay until the next response confirms it."""
+partitions stay until the next response confirms the error."""
 
 # ------------------------------------------------------------ Fetch, ListOffsets,
 #                                                              OffsetForLeaderEpoch
@@ -146,7 +146,7 @@ ENDED_FETCH_SESSION: Codes = frozenset(
 
 class ProduceAction(Enum):
     """The reaction to a partition's error in a response to Produce. For OUT_OF_ORDER, DUPLICATE and
-    NEW_EPOCH it depends on the batch: see `Sender._on_refused`."""
+    NEW_EPOCH the reaction depends on the batch: see `Sender._on_refused`."""
 
     REFRESH = "refresh"
     """Retry, with new metadata. The records may be in the log: a leader that loses its role while
@@ -248,8 +248,8 @@ removed the member, or has never known it, or has it in another epoch. (STALE_ME
 response to a commit or a look-up does not end it: the next heartbeat returns the new epoch.)"""
 
 FENCED: Codes = MEMBERSHIP_LOST | {ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
-"""By these codes the coordinator reports that the member is no longer in the group, or not in this
-generation or epoch; in both protocols."""
+"""The codes of both group protocols by which the coordinator reports that the member is no longer
+in the group, or not in this generation or epoch."""
 
 NOT_A_MEMBER: Codes = UNKNOWN_MEMBER | {ErrorCode.NONE, ErrorCode.FENCED_INSTANCE_ID}
 """In the response to a request to leave: the member has left, was removed before, or was replaced
@@ -270,8 +270,8 @@ PROTOCOL_UNAVAILABLE: Codes = frozenset(
 )
 """In the response to a join of KIP-848: the broker has disabled this protocol, cannot upgrade the
 classic group, or cannot match the pattern, which Python can. The member falls back to the classic
-protocol when the next join repeats such a code: if it alone fell back, it would turn an empty group
-into a classic one, which locks the others out."""
+protocol when the next join repeats such a code. If a member fell back at once, and the others did
+not, it could turn an empty group into a classic one, which locks the others out."""
 
 # ------------------------------------------------------------ OffsetCommit, OffsetFetch
 
@@ -280,15 +280,15 @@ RETRIED_COMMITS: Codes = COORDINATOR_MOVED | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,  # OffsetFetch only, for RETRIED_LOOK_UPS
-    ErrorCode.STALE_MEMBER_EPOCH,  # the next heartbeat returns the new one
+    ErrorCode.STALE_MEMBER_EPOCH,  # the next heartbeat returns the new epoch
 }
-"""With these codes a commit is retried until the caller's timeout; for an unknown topic a few times
-only."""
+"""With these codes a commit is retried until the caller's timeout. For an unknown topic it is
+retried a few times only."""
 
 RETRIED_LOOK_UPS: Codes = RETRIED_COMMITS | UNKNOWN_MEMBER | {ErrorCode.FENCED_MEMBER_EPOCH}
-"""With these codes an OffsetFetch is retried, for an unknown topic a few times only. The codes of
-the member are among them because a heartbeat will return the new epoch, or report that the member
-lost its partitions."""
+"""With these codes an OffsetFetch is retried; for an unknown topic a few times only. The codes
+about the member are among them because a heartbeat will return the new epoch, or report that the
+member lost its partitions."""
 
 FENCED_COMMITS: Codes = UNKNOWN_MEMBER | {
     ErrorCode.ILLEGAL_GENERATION,
@@ -345,8 +345,9 @@ milliseconds. Kafka 4's group coordinators report that as COORDINATOR_LOAD_IN_PR
 PRODUCE_AWAITS_MARKERS: Codes = frozenset(
     (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS)
 )
-"""The same in the response to a Produce in a transaction: a leader of Kafka 4 reports
-NOT_ENOUGH_REPLICAS when it has not added the partition to the transaction in time."""
+"""In the response to a Produce in a transaction: the markers of the last transaction may not be
+written yet. A leader of Kafka 4 reports NOT_ENOUGH_REPLICAS when it has not added the partition to
+the transaction in time."""
 
 INIT_PRODUCER_ID_ACTIONS: dict[int, TransactionAction] = {
     **_COORDINATOR_ACTIONS,
@@ -371,8 +372,8 @@ TXN_OFFSET_COMMIT_ACTIONS: dict[int, TransactionAction] = {
     # From older brokers: the transaction is not open, or not any more.
     ErrorCode.INVALID_TXN_STATE: TransactionAction.ABORT,
 }
-"""For the code of each partition, from the group coordinator. A code that is not here is ABORT, as
-are those of a member that was removed: the producer can continue when the member has joined
+"""For the code of each partition, from the group coordinator. A code that is not here is ABORT. So
+are the codes about a member that was removed: the producer can continue when the member has joined
 again."""
 
 END_TXN_ACTIONS: dict[int, TransactionAction] = _COORDINATOR_ACTIONS
@@ -384,6 +385,6 @@ FAILED_RECORD_ACTIONS: dict[int, TransactionAction] = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TransactionAction.FATAL,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: TransactionAction.FATAL,
 }
-"""For the code of a record that has failed in a transaction. A code that is not here is ABORT, also
-INVALID_PRODUCER_EPOCH: the coordinator's response to the abort tells whether the producer is
-fenced."""
+"""For the code of a record that has failed in a transaction. A code that is not here is ABORT.
+INVALID_PRODUCER_EPOCH is not here, because the coordinator's response to the abort tells whether
+the producer is fenced."""

@@ -2,8 +2,8 @@
 
 A reader of the topic meets records of brokers that are newer than this library, and of any other
 program that may write there: so no record raises an error, and an unknown one is returned as
-`Undecoded`. `coordinator` declares the record types, one class for each key and value. Source: the
-schemas in Apache Kafka's group-coordinator jar.
+`Undecoded`. The package `coordinator` declares the record types, with one class for the key and one
+for the value of each. Source: the schemas in Apache Kafka's group-coordinator jar.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class GroupRecord:
     """One decoded record."""
 
     key: Any
-    """An instance of one of the classes whose names end in `Key`."""
+    """An instance of a class of `coordinator` whose name ends in `Key`."""
     value: Any
-    """An instance of the class with the same name, but for the ending `Value`; None if the record
-    is a tombstone, which deletes what the key names."""
+    """An instance of the class with the same name, except that it ends in `Value`; None if the
+    record is a tombstone, which deletes what the key names."""
 
 
 @attrs.frozen
@@ -68,6 +68,7 @@ def decode_group_record(key: bytes | None, value: bytes | None) -> GroupRecord |
 
 
 def _number(data: bytes) -> int | None:
+    """Return the number that a key or value begins with; None if it is too short."""
     if len(data) < _NUMBER_BYTES:
         return None
     return int.from_bytes(data[:_NUMBER_BYTES], "big", signed=True)

@@ -1,12 +1,12 @@
 """Read message sets: the formats 0 and 1 of records, from before Kafka 0.11.
 
-A topic that was written then, or under an old `message.format.version`, keeps them on any later
-cluster. `read_message_set` takes the next messages of a fetch response: several that are not
+A topic that was written then, or under an old `message.format.version`, keeps these formats on any
+later cluster. `read_message_set` takes the next messages of a fetch response: several that are not
 compressed, or one compressed message, whose value is a message set. `MessageSet.records` returns
 their records as a batch of format 2 encodes them, so that one reader reads all formats.
 
-All fields are big-endian; `size` is the number of bytes after it, and `crc` is the CRC-32 of the
-bytes after it:
+All fields are big-endian. The field `size` is the number of bytes after it; `crc` is the CRC-32 of
+the bytes after it. The number before a field is its offset in the message:
 
     0 offset i64 | 8 size i32 | 12 crc u32 | 16 magic i8 | 17 attributes i8
     18 timestamp i64, in format 1 only | key length i32, key | value length i32, value
@@ -36,7 +36,7 @@ _ATTRIBUTES_OFFSET = 17
 _BODY_OFFSET = 18
 
 _MIN_SIZES = (14, 22)
-"""Format -> the size of a message whose key and value are null."""
+"""Format -> the field `size` of a message whose key and value are null."""
 _CODECS = tuple(Codec)
 
 _NO_TIMESTAMP = -1
@@ -60,6 +60,7 @@ class _Message(NamedTuple):
     magic: int
     attributes: int
     timestamp: int
+    """Milliseconds since the epoch; -1 in format 0."""
     key_at: int
     """-1 for null, as is `value_at`."""
     key_end: int
@@ -73,7 +74,7 @@ class _Message(NamedTuple):
 
     @property
     def is_stamped(self) -> bool:
-        """Whether its timestamp is the log append time."""
+        """Whether the message's timestamp is the log append time."""
         return self.magic == 1 and bool(self.attributes & LOG_APPEND_TIME)
 
 
@@ -234,7 +235,7 @@ def _message(data: memoryview, pos: int, check_crc: bool, max_size: int) -> _Mes
 
 def _part(data: memoryview, pos: int, end: int, name: str) -> tuple[int, int]:
     """Return where the key or value starts whose length is at `pos`, -1 if it is null, and where it
-    ends. Raises: DecodeError if that is beyond `end`."""
+    ends; if it is null, where its length ends. Raises: DecodeError if it ends beyond `end`."""
     (length,) = INT32.unpack_from(data, pos)
     pos += INT32.size
     if length < 0:
@@ -260,8 +261,8 @@ def _converted(
 ) -> tuple[Records, int]:
     """Return the records of a set without compression, and the offset of the last one. `out` is as
     long as the set, and the records are written to it. With None as `data`, `out` contains the set
-    itself, which the records replace: so this takes no more memory. `timestamp`, if given, replaces
-    those of the records. Raises: DecodeError."""
+    itself, which the records replace: so this takes no more memory. `timestamp` replaces the
+    timestamps of the records; None keeps them. Raises: DecodeError."""
     with out.getbuffer() as room:
         size, count, first, last = _encode(
             room if data is None else data, room, check_crcs, timestamp
@@ -277,8 +278,9 @@ def _encode(
 
     `room` may be the memory of `data`: a record is not longer than its message, whose offset, size,
     CRC and lengths take more bytes, so each part is read before it is overwritten. Raises:
-    DecodeError for a longer record, such as that of a message of format 0 with megabytes of key and
-    value, in a compressed message whose timestamp is near -2^63.
+    DecodeError for damage, for offsets that do not increase, and for a longer record, such as that
+    of a message of format 0 with megabytes of key and value, in a compressed message whose
+    timestamp is near -2^63.
     """
     size, count, first, last = 0, 0, 0, -1
     head = bytearray()
@@ -324,7 +326,7 @@ def _write(room: memoryview, at: int, some: bytes | bytearray) -> int:
 
 def _move(room: memoryview, at: int, data: memoryview, start: int, size: int) -> int:
     """Copy a key or value to its place in the record; return where it ends."""
-    if not size:
+    if not size:  # null or empty: `start` may be -1
         return at
     room[at : at + size] = data[start : start + size]
     return at + size

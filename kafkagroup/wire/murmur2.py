@@ -25,7 +25,8 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def partition_in(buf: bytes | memoryview, start: int, end: int, partitions: int) -> int:
-    """Return the partition of the key `buf[start:end]`, in a topic of `partitions` partitions."""
+    """Return the partition of the key `buf[start:end]`, in a topic of `partitions` partitions. Like
+    the Java client, clear the sign bit of the hash."""
     return (_hash(buf, start, end) & 0x7FFFFFFF) % partitions
 
 

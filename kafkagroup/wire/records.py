@@ -80,12 +80,13 @@ millisecond or two to decompress: ten times the cost of using a thread. The comp
 not enough, because 8 KiB may decompress to 250 MiB."""
 
 _SMALL_MESSAGE_SET = 16 * 1024
-"""The same, both compressed and decompressed, for a compressed message of formats 0 and 1: to
-convert the messages inside takes longer than to decompress them."""
+"""The maximum number of bytes, compressed as well as decompressed, of a compressed message of
+formats 0 and 1 that takes as long: to convert the messages inside takes longer than to decompress
+them."""
 
 _SKIPPED_AT_ONCE = 2_000
-"""The maximum number of records below the position that are skipped without a thread: 2 ms, if not
-compiled."""
+"""The maximum number of records below the start offset that are skipped without a thread: 2 ms, if
+not compiled."""
 
 _SKIPPED_PER_SLICE = 200_000
 """The maximum number of records that a thread skips in one call: compiled code blocks all other
@@ -96,7 +97,7 @@ _MOST_AHEAD = 64
 compiled."""
 
 _MOST_AHEAD_BYTES = 64 * 1024
-"""The same in bytes, estimated from the average size of the batch's records."""
+"""The maximum number of their bytes, estimated from the average size of the batch's records."""
 
 _MAX_CONTROL_BYTES = 1024
 """The maximum number of decompressed bytes of a control batch: it has one small record, which is
@@ -242,7 +243,7 @@ class RecordBatch:
         self.timestamp_type = message_set.timestamp_type
 
     def hide(self) -> None:
-        """Deliver none of its records: its transaction was aborted."""
+        """Deliver none of the batch's records: their transaction was aborted."""
         self.is_hidden = True
 
     @property
@@ -268,7 +269,7 @@ class RecordBatch:
         """
         if not self.is_control:
             return None
-        for record in self.records():
+        for record in self.records():  # only the first: a control batch has one
             key = record.key
             if not isinstance(key, bytes) or len(key) < _CONTROL_KEY.size:
                 raise self._corrupt("the key of a control record is too short")
@@ -290,9 +291,12 @@ class RecordBatch:
         return RecordReader(self, start_offset, views)
 
     def _inflate(self, most: int = _MAX_OFFSET) -> Buffer | Records:
-        """Return the decompressed records, at most `most` bytes; for a message set, as `Records`.
-        For an uncompressed batch this is a view if this file is compiled: only then are views
-        fast."""
+        """Return the decompressed records; for a message set, as `Records`. For an uncompressed
+        batch this is a view if this file is compiled: only then are views fast. `most`: a limit of
+        bytes below `_max_batch_bytes`; the default is larger than any.
+
+        Raises: LimitExceededError, CorruptRecordError.
+        """
         data = self.raw[HEADER_SIZE:]
         try:
             if self._message_set is not None:
@@ -308,6 +312,7 @@ class RecordBatch:
             raise self._corrupt(str(error)) from None
 
     def _check_count(self, available: int) -> None:
+        """Raise CorruptRecordError if the records cannot fit into `available` bytes."""
         if self.count * _MIN_RECORD > available:
             raise self._corrupt(f"{self.count} records in {available} bytes")
 
@@ -321,8 +326,8 @@ class RecordBatch:
         )
 
     def _known_offset(self) -> int:
-        """Return the offset for errors: that in the header, which in a compressed message is the
-        one of the last record."""
+        """Return the offset for errors: the base offset; of a message set the last one, as the base
+        offset may be unknown."""
         return self.base_offset if self._message_set is None else self.last_offset
 
 
@@ -382,7 +387,8 @@ class RecordReader:
         self._views = views
         """Whether keys and values are views of the batch."""
         self._start_offset = start_offset
-        # By `self._batch`, not `batch`: only that is typed, so that its fields are read in C.
+        # By `self._batch`, not `batch`: the attribute has a C type, so that its fields are read in
+        # C.
         self._topic = self._batch.topic
         self._partition = self._batch.partition
         self._leader_epoch = self._batch.leader_epoch
@@ -426,6 +432,7 @@ class RecordReader:
     def next(self) -> Record | None:
         """Return the next record; None at the end. Raises: as `RecordBatch.records`."""
         if not cython.compiled:
+            # `take`, by which they are created, counts them in `_allowed`.
             ahead = self._ahead or self._create_ahead()
             return ahead.pop() if ahead else None
         if not self._allowed:
@@ -518,7 +525,8 @@ class RecordReader:
         return self._skip_to_start(_SKIPPED_PER_SLICE)
 
     def _inflate_small(self) -> bool:
-        """Decompress the batch if it is small (`_SMALL`); return whether it was."""
+        """Decompress the batch if it is small (`_SMALL`), or not compressed; return whether it was.
+        Damage is kept for the next read."""
         codec = self._batch.codec
         if codec is not _NO_CODEC:
             most_compressed, most = _SMALL[codec]
@@ -543,7 +551,8 @@ class RecordReader:
             self._damage = error
 
     def _set_data(self, found: Buffer | Records) -> None:
-        """Begin to read `found`, as `RecordBatch._inflate` returns it."""
+        """Begin to read `found`, which `RecordBatch._inflate` returned. Raises: CorruptRecordError
+        if it is too short for the number of records."""
         if self._batch._message_set is None:
             data = cast(Buffer, found)
             self._batch._check_count(len(data))
@@ -559,7 +568,7 @@ class RecordReader:
     def _skip_to_start(self, most: int) -> bool:
         """Skip up to `most` records below the start offset; return whether there are no more of
         them. Damage ends this, and is raised by `next`."""
-        if self._data is None:
+        if self._data is None:  # damaged
             return True
         for _ in range(most):
             if not self._left:
@@ -571,7 +580,8 @@ class RecordReader:
                 if self._offset < self._start_offset:
                     continue
             except (IndexError, DecodeError):
-                pass
+                pass  # `next` parses the record again, and raises the error
+            # Go back to the beginning of this record.
             self._left, self._previous, self._pos, self._offset = left, previous, pos, offset
             return True
         return False
@@ -914,8 +924,8 @@ def read_batches(
     """Split the records field of a fetch response or produce request into batches, lazily.
 
     One pass computes the CRCs; records are neither decompressed nor decoded. A truncated last batch
-    is dropped, because brokers truncate at the fetch size: the sum of `size` shows whether that
-    happened. The first batch may begin below the requested offset.
+    is dropped, because brokers truncate at the fetch size: if that happened, the batches' `size`
+    values add up to less than the data. The first batch may begin below the requested offset.
 
     Raises: CorruptRecordError, with the base offset of the batch, after the whole batches before
     it; LimitExceededError for a batch that claims more than `max_batch_bytes`. The errors and the
@@ -940,7 +950,7 @@ def read_batches(
             reason = f"batch length {length} is too small"
         if reason:
             raise CorruptRecordError(reason, topic=topic, partition=partition, offset=base_offset)
-        # A response cannot have all of such a batch. Without the error it would be dropped as
+        # Such a batch may be larger than any response. Without the error it would be dropped as
         # truncated, and fetched endlessly.
         if length > max_batch_bytes:
             raise LimitExceededError(

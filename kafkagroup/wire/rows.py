@@ -1,6 +1,6 @@
 """A sequence of structs, each of which is created on access.
 
-The garbage collector stops all threads, and traverses every struct that exists. It does not
+While the garbage collector traverses every struct that exists, it stops all threads. It does not
 traverse a tuple that holds only numbers, strings and other such tuples.
 """
 

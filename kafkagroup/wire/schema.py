@@ -54,7 +54,7 @@ class Scalar:
     name: str
     """Its name in Kafka's schemas."""
     code: str = ""
-    """Its `struct` code; empty for a type of variable length."""
+    """Its code in Python's module `struct`; "" for a type of variable length."""
 
 
 INT8 = Scalar("int8", "b")
@@ -99,13 +99,13 @@ class Versions:
     high: int
 
     @classmethod
-    @cache
+    @cache  # below `classmethod`, whose objects cannot be called
     def parse(cls, text: str) -> Versions:
         """Return the range that a text denotes."""
         if text == "none":
             return cls(1, 0)  # contains no version
         if text.endswith("+"):
-            return cls(int(text[:-1]), 32767)
+            return cls(int(text[:-1]), 32767)  # versions have 16 bits
         low, _, high = text.partition("-")
         return cls(int(low), int(high or low))
 
@@ -122,9 +122,13 @@ class Field:
 
     kind: Kind
     versions: Versions
+    """The versions that have the field."""
     nullable: Versions
+    """The versions in which it may be null."""
     tag: int | None
+    """Its tag in the `tagged` versions; None if there are none."""
     tagged: Versions
+    """The versions in which it is a tagged field."""
     ignorable: bool
     """Whether a version without the field drops its value silently; if not, a value is an error."""
 
@@ -139,8 +143,8 @@ def field(
     tagged: str = "none",
     ignorable: bool = False,
 ) -> Any:
-    """Declare a field: its type, the versions that have it, and those that allow null; its tag, and
-    the versions in which it is tagged."""
+    """Declare a field by the values of its `Field`. Without a `default`, each message must be given
+    a value. The result has type Any, as the annotation of the field is the type of its values."""
     parse = Versions.parse
     spec = Field(kind, parse(versions), parse(nullable), tag, parse(tagged), ignorable)
     return Attribute(default, metadata={Field: spec})
@@ -192,5 +196,5 @@ def fields_of(cls: type) -> dict[str, Field]:
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
-    """Return name -> default of each field; REQUIRED if it has none."""
+    """Return name -> default of each field; `kafkagroup._values.REQUIRED` if it has none."""
     return {name: attribute.default for name, attribute in fields(cls).items()}

@@ -1,5 +1,5 @@
-"""The old forms of three requests, from before they could name several groups, coordinator keys or
-members: OffsetFetch, FindCoordinator and LeaveGroup.
+"""The old forms of three requests, which could name only one group (OffsetFetch), one coordinator
+key (FindCoordinator) or one member (LeaveGroup).
 
 The rest of the library uses the newest form only. `fold` converts a request to the form of an old
 version, and `unfold` converts the response back. A request that an old version cannot express is an
@@ -56,6 +56,8 @@ def unfold(request: Request[R], response: R, version: int) -> R:
 
 
 def _only(items: tuple[T, ...], what: str, version: str) -> T:
+    """Return the only item. `version`: the first one that allows several. Raises:
+    LocalProtocolError."""
     if len(items) != 1:
         raise LocalProtocolError(f"{what} before version {version} takes one, not {len(items)}")
     return items[0]

@@ -28,8 +28,8 @@ they are."""
 
 @attrs.frozen(kw_only=True)
 class Access:
-    """The connection settings, the same for every session of a member. `ZooKeeperMembership`
-    describes them.
+    """The connection settings, the same for every session of a member. The options of
+    `ZooKeeperMembership` with the same names describe them.
 
     Raises: ConfigurationError.
     """

@@ -1,7 +1,8 @@
 """Run a member of a group in ZooKeeper: a session executes the requests of the member's steps.
 
-Each request has a task of its own. kazoo's threads keep the session alive: a blocked event loop
-does not end the membership, but the ownership lease may expire.
+A unit is what a member claims: a partition, or a generation (`member/zookeeper_nodes.py`). Each
+request has a task of its own. kazoo's threads keep the session alive: a blocked event loop does not
+end the membership, but the ownership lease may expire.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class ZooKeeperDriver(MemberLoop[Member]):
     def last_heartbeat(self) -> float:
         """When a confirmation of the session was last requested, on the loop's clock; -inf before
         the first."""
-        sent_at = self.member.confirm_sent_at
+        sent_at = self.member.confirm_sent_at  # 0.0 before the first
         return self._lease_clock.in_loop_time(sent_at) if sent_at else float("-inf")
 
     def invalidate_coordinator(self, reason: str) -> None:
@@ -123,7 +124,7 @@ class ZooKeeperDriver(MemberLoop[Member]):
                     held = await session.holds(units)
                 except KafkaGroupError as error:
                     raise CommitFailedError(f"the claims cannot be checked: {error}") from error
-                # Without an entry the session was closed meanwhile.
+                # If `held` is empty, the session was closed meanwhile.
                 if not held or session is not self._session or not self.member.may_commit:
                     break
                 unclaimed = sorted(str(units[unit]) for unit, ours in held.items() if not ours)
@@ -139,7 +140,7 @@ class ZooKeeperDriver(MemberLoop[Member]):
         raise CommitFailedError("the session with ZooKeeper has ended, or may have")
 
     def _post(self, event: BaseEvent) -> None:
-        """Post an event with a random number, as steps draw none."""
+        """Post an event with a random number for the step, which draws none itself."""
         super()._post(attrs.evolve(event, jitter=random.random()))
 
     # ------------------------------------------------------------ running

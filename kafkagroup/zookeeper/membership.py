@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["ZooKeeperMembership"]
 
 _MAX_TIMEOUT_MS = 2**31 - 1
+"""ZooKeeper's protocol has 32 bits for the timeout."""
 
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "hosts": ((str,), "a string"),

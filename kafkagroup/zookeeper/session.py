@@ -7,13 +7,13 @@ A claim or release is a transaction that fails if the member's own node is missi
 expires, kazoo begins a new one by itself, which must not execute the requests of the old one.
 What is claimed is a unit: a partition, or a generation (`member/zookeeper_nodes.py`).
 
-Three methods need what kazoo has no public name for, and use private ones, also of its connection
-(`_connection`). These names exist in all supported releases, 2.10 and later:
+Three methods use private names of kazoo and of its connection (`_connection`), as there are no
+public ones. All supported releases, 2.10 and later, have these names:
 
 - `_record_errors` wraps `_connect`, to tell why kazoo does not connect.
-- `_wrap_invoke` wraps `_invoke`, whose result has the timeout that the server has granted. The
-  ownership lease is computed from it. And without a limit for each attempt the session would
-  expire while kazoo waits for a server that does not respond.
+- `_wrap_invoke` wraps `_invoke`, whose result has the timeout that the server has granted: the
+  ownership lease is computed from this. The wrapper also limits each attempt to connect. Otherwise
+  the session would expire while kazoo waits for a server that does not respond.
 - `_on_state_change` reads `_state`. A listener gets the same state, LOST, when the session has
   expired and when the credentials were refused; only after an expiry may the member begin another
   session.
@@ -101,11 +101,11 @@ _RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 """How kazoo retries to connect: without limit, as the member ends a session by its own clock."""
 
 _SERVERS_PER_TIMEOUT = 3
-"""The client can try at least so many servers that do not respond within one session timeout; all
+"""Within one session timeout, the client can try at least so many servers that do not respond; all
 servers, if there are more."""
 
 _NAMED_MEMBERS = 3
-"""How many members of another library a message names, of each path."""
+"""The maximum number of members of other libraries that a message names for each path."""
 
 _kazoo_logger = logger.getChild("kazoo")
 # kazoo logs each request, and requests for authentication have the password.
@@ -178,8 +178,8 @@ class Session:
             **access.options(self._on_tls_error),
         )
         self._timeout = timeout
-        """Of the session, in seconds: the requested one until a server grants one. Set in kazoo's
-        thread."""
+        """The session's timeout in seconds: the requested one until a server grants one. Set in
+        kazoo's thread."""
         self._record_errors()
         self._wrap_invoke(timeout / max(len(self._client.hosts), _SERVERS_PER_TIMEOUT))
 
@@ -206,9 +206,10 @@ class Session:
         The timeout is stored as soon as the server responds: kazoo calls `_on_state_change` next,
         and returns from `_connect` after that.
 
-        By itself kazoo waits for a whole session timeout, divided by the number of servers in the
-        second case. The session would expire meanwhile: a host that is down may not refuse the
-        connection, and a server that is starting may accept it and never answer (ZooKeeper 3.9.3).
+        By itself kazoo waits for a whole session timeout until the server accepts, and for the
+        timeout divided by the number of servers until the session begins. The session would expire
+        meanwhile: a host that is down may not refuse the connection, and a server that is starting
+        may accept it and never answer (ZooKeeper 3.9.3).
         """
         connection, handler = self._client._connection, self._client.handler
         invoke, create_connection = connection._invoke, handler.create_connection
@@ -287,6 +288,7 @@ class Session:
         self._to_loop(self._on_closed)
 
     def _on_closed(self) -> None:
+        # Not by `_emit`, which emits nothing after `close`.
         self._on_event(SessionClosed(now=self._now(), session=self._number))
 
     # ------------------------------------------------------------ requests
@@ -406,7 +408,8 @@ class Session:
                 raise RemoteProtocolError(f"{path} belongs to another session") from None
 
     async def _read(self) -> tuple[int, tuple[MemberNode, ...]]:
-        """Return the version of the list of members, and their nodes; watch for the next change."""
+        """Return the version of the list of members, and the members' nodes; watch for the next
+        change of the list."""
         while True:
             names, stat = await self._wait(
                 self._client.get_children_async(
@@ -434,6 +437,7 @@ class Session:
         self._to_loop(partial(self._emit, MembersChanged))
 
     async def _confirm(self) -> int:
+        """Confirm the session; return the version of the list of members."""
         # The leader responds to a sync only for a session that it has not ended. A follower that
         # has lost the leader would still respond to a read alone.
         sync = self._client.sync_async(self._paths.members)
@@ -450,7 +454,8 @@ class Session:
         if error is None:
             return True
         if isinstance(error, NodeExistsError):
-            return await self._sync_and_check_owner(path)  # claimed before the connection broke
+            # True if this session has claimed it before the connection broke.
+            return await self._sync_and_check_owner(path)
         raise ConnectionLostError(f"claiming {unit}: {error!r}")
 
     async def _claim_generation(self, generation: str) -> bool:
@@ -497,7 +502,7 @@ class Session:
         """Return a transaction that fails if the member's node is missing."""
         assert self._member_path is not None
         transaction = self._client.transaction()
-        transaction.check(self._member_path, -1)
+        transaction.check(self._member_path, -1)  # -1: the node may have any version
         return transaction
 
     async def holds(self, units: Iterable[str]) -> Mapping[str, bool]:
@@ -519,6 +524,7 @@ class Session:
         return held
 
     async def _sync_and_check_owner(self, path: str) -> bool:
+        """Return whether a node exists and is of this session, by the latest state."""
         # If the response to a claim was lost, a server that lags behind may not have the claim yet.
         # Without the sync, the member would not know of a claim that lasts as long as the session.
         await self._wait(self._client.sync_async(path))
@@ -547,7 +553,8 @@ class Session:
         return (causes or errors or [None])[0]
 
     async def _wait(self, pending: Any) -> Any:
-        """Wait for a result of kazoo, and return it. Raises: KafkaGroupError."""
+        """Wait for a result of kazoo, and return it. Raises: what `_translate` returns for kazoo's
+        error, usually a KafkaGroupError."""
         done = anyio.Event()
         pending.rawlink(lambda _: self._to_loop(done.set))
         await done.wait()
@@ -558,7 +565,8 @@ class Session:
 
 
 # A caller that expects one of these catches it. Else the nodes have changed since the member read
-# them, and it repeats the request as after a lost connection: so both are ConnectionLostErrors.
+# them, and the member repeats the request as after a lost connection: so both are
+# ConnectionLostErrors.
 class _Exists(ConnectionLostError):
     """The node exists already."""
 
@@ -568,6 +576,7 @@ class _Missing(ConnectionLostError):
 
 
 def _translate(error: Exception) -> Exception:
+    """Return the library's error for one of kazoo's; any other error as it is."""
     text = escaped(f"{type(error).__name__} {error}".strip())
     match error:
         case NodeExistsError():

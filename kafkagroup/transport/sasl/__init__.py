@@ -1,6 +1,6 @@
 """SASL mechanisms: each is a name and one coroutine that authenticates the client.
 
-The client chooses the mechanism, never the broker. To write another one (GSSAPI, AWS_MSK_IAM):
+The client chooses the mechanism, never the broker. To write a mechanism (GSSAPI, AWS_MSK_IAM):
 
 ```python
 class Anonymous:
@@ -38,8 +38,8 @@ class Exchange(Protocol):
         """The host name that the client connected to, without a final dot."""
 
     async def send(self, message: bytes) -> bytes:
-        """Send a message; return the broker's response. Get the credentials before the first one:
-        from then on, the connection takes no other request.
+        """Send a message; return the broker's response. Get the credentials before you send the
+        first message: from then on, the connection takes no other request.
 
         Raises: AuthenticationError when the broker refuses, TransportError.
         """
@@ -60,5 +60,6 @@ class Mechanism(Protocol):
         connection, and each time that a session must be renewed.
 
         Raises: AuthenticationError to reject the broker. Any error that is not the library's
-        becomes the cause of an AuthenticationError. All are retried once the client has started.
+        becomes the cause of an AuthenticationError. After the client has started, the
+        authentication is retried after any of them.
         """

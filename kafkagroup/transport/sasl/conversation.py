@@ -37,8 +37,9 @@ async def authenticate(
 ) -> float:
     """Authenticate; return the session's lifetime in seconds, 0.0 if it has no limit.
 
-    `begin` is awaited before the first request, once the mechanism has its credentials: where
-    getting them fails, nothing was sent, and an earlier session of the connection continues.
+    `host` is the name that the client connected to. `begin` is awaited before the first request,
+    after the mechanism has got its credentials: if it cannot get them, nothing was sent, and an
+    earlier session of the connection continues.
 
     Raises: AuthenticationError, TransportError.
     """
@@ -59,7 +60,7 @@ async def authenticate(
 
 
 class _Exchange:
-    """The `Exchange` that a mechanism gets: its first message is preceded by SaslHandshake."""
+    """The `Exchange` that a mechanism gets. It sends SaslHandshake before the first message."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class _Exchange:
     ) -> None:
         self.host = host
         self.session_lifetime = 0.0
+        """In seconds; 0.0 if it has no limit."""
         self._name = name
         self._user = user
         self._ask = ask
@@ -113,6 +115,7 @@ class _Exchange:
 
 
 def _check(code: int, message: str | None, user: str | None = None) -> None:
+    """Raise AuthenticationError for an error code; `user`, if known, is named in it."""
     if code:
         whom = "" if user is None else f" user {user!r}"
         error = BrokerError(code, message)

@@ -24,7 +24,7 @@ _TOKEN = re.compile(r"[-A-Za-z0-9._~+/]+=*")
 
 _KEY = re.compile(r"[A-Za-z]+")
 _VALUE = re.compile(r"[\x21-\x7e \t\r\n]*")
-"""RFC 7628, section 3.1. \x01, which it excludes, would begin another extension."""
+"""RFC 7628, section 3.1. The value must not contain a byte 1, which separates the extensions."""
 
 
 @public
@@ -60,8 +60,9 @@ class Token:
 
 
 TokenCallback = Callable[[], Token | Awaitable[Token]]
-"""Called for each connection, and again before the session ends whose lifetime the broker reports
-(KIP-368), which is at most the token's. The callback may cache tokens; the library does not."""
+"""Called for each connection, and again before the connection's session ends. The broker reports
+the lifetime of the session (KIP-368), at most that of the token. The callback may cache tokens; the
+library does not."""
 
 
 @attrs.frozen
@@ -76,7 +77,7 @@ class OAuthBearer:
         if not refusal:
             return
         # RFC 7628, 3.2.3: the broker sends its reason as JSON, and fails the authentication only
-        # after this response.
+        # after the client has answered with a byte 1.
         reason = escaped(refusal.decode(errors="replace"))
         try:
             await exchange.send(b"\x01")

@@ -72,7 +72,8 @@ class Conversation:
         self._auth_message = f"n={escaped_name},r={nonce}"
         """The text that the proofs sign: all messages so far, without headers and proofs."""
         self._expected: Secret | None = None
-        """The signature by which the server proves that it knows the password."""
+        """The signature by which the server proves that it knows the password; None before
+        `final`."""
 
     def first(self) -> bytes:
         """Return the client's first message: its name and nonce."""
@@ -107,7 +108,8 @@ class Conversation:
         return salt, iterations
 
     def salted_password(self, salt: bytes, iterations: int) -> Secret:
-        """Return the key for both proofs. Slow: the time grows with the iterations."""
+        """Return the key for both proofs, in hex because `Secret` holds text. Slow: the time grows
+        with the iterations."""
         return Secret(
             hashlib.pbkdf2_hmac(
                 self._hash, self._password.reveal().encode(), salt, iterations
@@ -139,10 +141,12 @@ class Conversation:
             )
 
     def _mac(self, key: Secret, data: bytes) -> Secret:
+        """Return the HMAC of `data`; it and the key are in hex."""
         return Secret(hmac.digest(bytes.fromhex(key.reveal()), data, self._hash).hex())
 
 
 def _xored(key: Secret, signature: Secret) -> str:
+    """Return the client's proof, the key XOR the signature, in base64."""
     pairs = zip(bytes.fromhex(key.reveal()), bytes.fromhex(signature.reveal()), strict=True)
     return b64encode(bytes(a ^ b for a, b in pairs)).decode()
 
@@ -159,7 +163,8 @@ def _text(message: bytes) -> str:
 
 
 def _attributes(text: str, *names: str) -> list[str]:
-    """Return the values of the attributes that a message begins with, in order; more may follow."""
+    """Return the values of the attributes `names`. A message must begin with these, in this order;
+    more may follow. Raises: AuthenticationError."""
     parts = text.split(",")
     found = [part.partition("=")[::2] for part in parts[: len(names)]]
     if tuple(name for name, _ in found) != names:

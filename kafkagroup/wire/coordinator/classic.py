@@ -1,6 +1,8 @@
 """Classic groups: the members and their assignments in each generation.
 
-The fields are those of Apache Kafka 4.3's schemas; a test compares them.
+The names and fields are those of Apache Kafka 4.3's schemas; a test compares them. The number of
+each message is the record type. Timeouts are in milliseconds, timestamps in milliseconds since the
+epoch.
 """
 
 from kafkagroup.wire.schema import BYTES, INT32, INT64, STRING, array, field, message, struct

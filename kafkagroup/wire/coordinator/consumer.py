@@ -1,6 +1,8 @@
 """Consumer groups (KIP-848): members, their target assignments and their current ones.
 
-The fields are those of Apache Kafka 4.3's schemas; a test compares them.
+The names and fields are those of Apache Kafka 4.3's schemas; a test compares them. The number of
+each message is the record type. Timeouts are in milliseconds, timestamps in milliseconds since the
+epoch.
 """
 
 from uuid import UUID
@@ -137,6 +139,7 @@ class ConsumerGroupCurrentMemberAssignmentValue:
     member_epoch: int = field(INT32)
     previous_member_epoch: int = field(INT32)
     state: int = field(INT8)
+    """0 stable, 1 unrevoked partitions, 2 unreleased partitions, 127 unknown."""
     assigned_partitions: tuple[TopicPartitions, ...] = field(array(TopicPartitions))
     partitions_pending_revocation: tuple[TopicPartitions, ...] = field(array(TopicPartitions))
 

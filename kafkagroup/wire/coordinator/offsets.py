@@ -1,6 +1,7 @@
 """Committed offsets of all group types.
 
-The fields are those of Apache Kafka 4.3's schemas; a test compares them.
+The names and fields are those of Apache Kafka 4.3's schemas; a test compares them. The number of
+each message is the record type. Timestamps are in milliseconds since the epoch.
 """
 
 from uuid import UUID

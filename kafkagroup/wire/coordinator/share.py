@@ -1,6 +1,7 @@
 """Share groups (KIP-932): members and assignments. Their offsets are in `__share_group_state`.
 
-The fields are those of Apache Kafka 4.3's schemas; a test compares them.
+The names and fields are those of Apache Kafka 4.3's schemas; a test compares them. The number of
+each message is the record type. Timestamps are in milliseconds since the epoch.
 """
 
 from uuid import UUID
@@ -88,6 +89,7 @@ class ShareGroupCurrentMemberAssignmentValue:
     member_epoch: int = field(INT32)
     previous_member_epoch: int = field(INT32)
     state: int = field(INT8)
+    """0 stable, 1 unrevoked partitions, 2 unreleased partitions, 127 unknown."""
     assigned_partitions: tuple[TopicPartitions, ...] = field(array(TopicPartitions))
 
 

@@ -1,6 +1,8 @@
 """Streams groups (KIP-1071): topologies, members, and tasks in place of partitions.
 
-The fields are those of Apache Kafka 4.3's schemas; a test compares them.
+The names and fields are those of Apache Kafka 4.3's schemas; a test compares them. The number of
+each message is the record type. Timeouts are in milliseconds, timestamps in milliseconds since the
+epoch.
 """
 
 from kafkagroup.wire.schema import (
@@ -90,7 +92,7 @@ class StreamsGroupTargetAssignmentMemberKey:
 class StreamsGroupTargetAssignmentMemberValue:
     @struct
     class TaskIds:
-        """Differs from the module's `TaskIds`, although Kafka gives both the same name."""
+        """Without the epochs of the module's `TaskIds`; Kafka gives both the same name."""
 
         subtopology_id: str = field(STRING)
         partitions: tuple[int, ...] = field(array(INT32))
@@ -120,6 +122,7 @@ class StreamsGroupCurrentMemberAssignmentValue:
     member_epoch: int = field(INT32)
     previous_member_epoch: int = field(INT32)
     state: int = field(INT8)
+    """1 stable, 2 unrevoked tasks, 3 unreleased tasks, 127 unknown."""
     active_tasks: tuple[TaskIds, ...] = field(array(TaskIds))
     standby_tasks: tuple[TaskIds, ...] = field(array(TaskIds))
     warmup_tasks: tuple[TaskIds, ...] = field(array(TaskIds))
@@ -143,12 +146,17 @@ class TopicConfig:
 class TopicInfo:
     name: str = field(STRING)
     partitions: int = field(INT32)
+    """0 if no number is required."""
     replication_factor: int = field(INT16)
+    """0 for the default."""
     topic_configs: tuple[TopicConfig, ...] = field(array(TopicConfig))
 
 
 @struct
 class CopartitionGroup:
+    """Topics with the same partitioning: their places in the fields of the same names of the
+    `Subtopology`."""
+
     source_topics: tuple[int, ...] = field(array(INT16))
     source_topic_regex: tuple[int, ...] = field(array(INT16))
     repartition_source_topics: tuple[int, ...] = field(array(INT16))
