@@ -23,9 +23,10 @@ def reason(error: BaseException) -> str:
     if isinstance(error.__cause__, BaseExceptionGroup):
         return ", ".join(dict.fromkeys(map(reason, error.__cause__.exceptions)))
     # The number of a failed name look-up is not an errno, but positive too on macOS and Windows.
-    is_numbered = isinstance(error, OSError) and not isinstance(error, socket.gaierror)
-    if is_numbered and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
+    is_look_up = isinstance(error, socket.gaierror)
+    number = error.errno if isinstance(error, OSError) and not is_look_up else None
+    if number is not None and number > 0:
+        return os.strerror(number)
     return escaped((isinstance(error, OSError) and error.strerror) or str(error))
 
 
