@@ -51,6 +51,14 @@ _RENAMED = {
 }
 """Another client's option -> the option here."""
 
+_UNITS = {
+    "message_send_max_retries": "milliseconds",
+    "queue_buffering_max_kbytes": "bytes",
+    "queued_max_messages_kbytes": "bytes",
+    "retries": "milliseconds",
+}
+"""Those of `_RENAMED` whose value has another unit -> the unit of the option here."""
+
 _SECURITY = {
     "ca_location": "ssl_ca_location",
     "cafile": "ssl_ca_location",
@@ -59,6 +67,7 @@ _SECURITY = {
     "mechanism": "sasl_mechanism",
     "password": "sasl_password",
     "protocol": "security_protocol",
+    "sasl_jaas_config": "sasl_username",
     "sasl_mechanisms": "sasl_mechanism",
     "sasl_oauth_token_provider": "sasl_oauthbearer_token",
     "sasl_plain_password": "sasl_password",
@@ -69,7 +78,12 @@ _SECURITY = {
     "ssl_ciphers": "ssl_context",
     "ssl_crlfile": "ssl_context",
     "ssl_keyfile": "ssl_key_location",
+    "ssl_keystore_certificate_chain": "ssl_certificate_pem",
+    "ssl_keystore_key": "ssl_key_pem",
+    "ssl_keystore_location": "ssl_certificate_location",
     "ssl_password": "ssl_key_password",
+    "ssl_truststore_certificates": "ssl_ca_pem",
+    "ssl_truststore_location": "ssl_ca_location",
     "username": "sasl_username",
 }
 """Another client's TLS or SASL option -> the argument of `Security`, if its name differs."""
@@ -208,11 +222,12 @@ def _answer(name: str, names: Collection[str]) -> str | None:
     from difflib import get_close_matches
 
     option = re.sub("[.-]", "_", name.lower())
-    if option in names:
-        return f"{name} is {option}"
+    if option in names:  # in another spelling; or in a mapping that is refused as a whole
+        return None if name == option else f"{name} is {option}"
     for ours in (_RENAMED.get(option), _SECURITY.get(option)):
         if ours in names:
-            return f"{name} is {ours} here"
+            unit = f", in {_UNITS[option]}" if option in _UNITS else ""
+            return f"{name} is {ours} here{unit}"
     is_security = option in _SECURITY or option.startswith(("security_", "ssl_", "sasl_"))
     # `Security` itself has no keyword `security`, and none of the clients' options.
     takes_security = "security" in names

@@ -14,6 +14,7 @@ import anyio
 from kafkagroup._client_name import client_name
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
+from kafkagroup._text import escaped
 from kafkagroup._values import evolve, frozen
 from kafkagroup.concurrency.clock import current_time, lease_clock
 from kafkagroup.consume.partitions import check_text
@@ -485,7 +486,7 @@ class GroupMember(Service):
 
     def _on_cluster_adopted(self, change: ClusterChangedError) -> None:
         """End the membership, which was in a group of the former cluster."""
-        reason = f"cluster {change.found} was adopted"
+        reason = f"cluster {escaped(change.found)} was adopted"
         # Without a request to leave: the group of the adopted cluster does not know this member.
         self._running_driver().leave(reason, leave_group=False, lost=True)
 

@@ -62,11 +62,14 @@ class Target(dict[UUID, tuple[int, ...]]):
             self._split = self._with_names(self._split, names, added)
 
     def _split_by(self, names: Mapping[UUID, str]) -> _Split:
+        # A local: while a target is compared in a thread, the step may replace the cache.
+        split = self._split
         # Compared by identity: names are replaced, never changed.
-        if self._split.names is not names:
+        if split.names is not names:
             nothing = _Split(_NO_NAMES, {}, frozenset(self))
-            self._split = self._with_names(nothing, names, (t for t in self if t in names))
-        return self._split
+            split = self._with_names(nothing, names, (t for t in self if t in names))
+            self._split = split
+        return split
 
     def _with_names(
         self, split: _Split, names: Mapping[UUID, str], added: Iterable[UUID]

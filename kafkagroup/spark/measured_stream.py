@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkagroup.consume.lag import age_of, first_timestamp, lag_of
 from kafkagroup.errors import KafkaGroupError
+from kafkagroup.spark.planning import may_be_same_topic
 from kafkagroup.spark.ranges import Positions
 from kafkagroup.spark.stream import StreamReader
 from kafkagroup.spark.stream_metrics import METRICS, to_metrics
@@ -60,17 +61,18 @@ class MeasuredStreamReader(StreamReader):
 
     def _metrics(self, done: Positions, ends: Positions) -> dict[str, float]:
         """Return how far `done`, the end of a batch, is behind the `ends` of the logs."""
-        offsets = {
+        lags = {
             tp: lag_of(done.offsets[tp], end)
             for tp, end in ends.offsets.items()
-            if tp in done.offsets and done.topic_ids[tp.topic] == ends.topic_ids[tp.topic]
+            # Not for a topic that was recreated since.
+            if tp in done.offsets and may_be_same_topic(tp.topic, done.topic_ids, ends.topic_ids)
         }
-        unread = {tp: done.offsets[tp] for tp, count in offsets.items() if count}
+        unread = {tp: done.offsets[tp] for tp, count in lags.items() if count}
         if unread and time.monotonic() >= self._measured_at + _INTERVAL:
             self._ages = self._measure(unread, ends.topic_ids)
             self._measured_at = time.monotonic()
-        ages = {tp: self._ages.get(tp) if count else 0.0 for tp, count in offsets.items()}
-        return to_metrics(offsets.values(), [s for s in ages.values() if s is not None])
+        ages = {tp: self._ages.get(tp) if count else 0.0 for tp, count in lags.items()}
+        return to_metrics(lags.values(), [s for s in ages.values() if s is not None])
 
     def _measure(
         self, unread: Mapping[TopicPartition, int], ids: Mapping[str, str]

@@ -27,6 +27,7 @@ from uuid import UUID
 import anyio
 
 from kafkagroup._client_name import client_name
+from kafkagroup._text import escaped
 from kafkagroup._values import evolve
 from kafkagroup.errors import (
     RETRIED_ERRORS,
@@ -462,8 +463,8 @@ class Cluster:
             "%s leads to cluster %s, and no broker of cluster %s responds: this client goes on with"
             " the other cluster (on_cluster_change='adopt')",
             change.address,
-            change.found,
-            change.expected,
+            escaped(change.found),
+            escaped(change.expected),
         )
         self._on_cluster_adopted(change)
         self.coordinators.forget()

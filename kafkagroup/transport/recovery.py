@@ -146,9 +146,11 @@ class Survey:
         seen.last_at = now
         if now - seen.first_at < (_CONFIRM_SOME_AFTER if attempts.silent_count else _CONFIRM_AFTER):
             return None
-        address, expected, found = map(escaped, (f"{host}:{port}", expected, found))
+        address = escaped(f"{host}:{port}")
+        # The ids themselves are kept as they are: the client may adopt the one that was found.
         return ClusterChangedError(
-            f"{address} leads to cluster {found!r}, and no broker of cluster {expected!r} responds,"
+            f"{address} leads to cluster {escaped(found)!r}, and no broker of cluster"
+            f" {escaped(expected)!r} responds,"
             " with which this client works; correct bootstrap_servers or what they resolve to, or,"
             " if the other cluster replaces this one, set on_cluster_change='adopt'",
             expected=expected,
@@ -214,8 +216,8 @@ class Recovery:
         application, too: at most once in `_REPORT_INTERVAL`."""
         problem = Problem(
             subject="bootstrap_servers",
-            cause=f"{change.address} leads to cluster {change.found}, and no broker of cluster"
-            f" {change.expected} responds",
+            cause=f"{change.address} leads to cluster {escaped(change.found)}, and no broker of"
+            f" cluster {escaped(change.expected)} responds",
             advice="correct the addresses or what they resolve to, or, if the other cluster"
             " replaces this one, make a new client or set on_cluster_change='adopt'",
             is_foreign_cluster=True,

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import anyio
 
+from kafkagroup._text import escaped
 from kafkagroup._values import evolve
 from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.consume.delivery import Delivery
@@ -331,7 +332,7 @@ class Engine(FetchControl):
         """Forget the positions in the earlier cluster at once. Then rejoin, and look up positions
         in the adopted one."""
         session, delivery = self._session, self._delivery
-        reason = f"cluster {change.found} was adopted"
+        reason = f"cluster {escaped(change.found)} was adopted"
         self.new_partitions.forget_cluster()
         if (offsets := session.committer.group_offsets) is not None:
             offsets.forget_cluster()

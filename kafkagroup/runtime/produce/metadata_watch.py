@@ -24,8 +24,8 @@ from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataRequestTo
 __all__ = ["MetadataWatch"]
 
 _REFUSAL_AGE = 1.0
-"""Seconds for which records fail by the refusal of a topic that the metadata has. For later records
-the metadata is requested again: an ACL may have been granted."""
+"""Seconds after a refresh for which a refusal in the metadata is current: records for the topic
+fail at once. For a later record the metadata is requested again: an ACL may have been granted."""
 
 _TOPIC_MAX_IDLE = 300.0
 """Seconds since the last record for a topic, after which its metadata is no longer refreshed."""
@@ -68,8 +68,8 @@ class MetadataWatch:
         self._causes: dict[TopicPartition, KafkaGroupError] = {}
         """Why the last attempt for a partition failed; for partition -1, why the partitions of the
         topic are not known."""
-        self._applied_at = -math.inf
-        """When the metadata of a refresh was applied last, on the loop's clock."""
+        self._refreshed_at = -math.inf
+        """When a refresh has succeeded last, on the loop's clock."""
         self._last_error: KafkaGroupError | None = None
         """Why the metadata must be refreshed, or the last refresh failed; None after a success."""
 
@@ -94,8 +94,7 @@ class MetadataWatch:
         """Find the partitions of a topic for which records wait."""
         topic.used_at = anyio.current_time()
         self._refused_creations.pop(topic.name, None)  # the creation may be allowed by now
-        if not self._is_refusal_old(topic):
-            self._follow_topic(topic)
+        self._follow_topic(topic)
         if topic.is_awaited:
             self._task.ensure_running()
 
@@ -105,10 +104,8 @@ class MetadataWatch:
         topic.awaiting_count += 1
         try:
             self.find(topic)
-            if self._is_refusal_old(topic):
-                await self._followed.wait()
             while not topic.queues:
-                if (refusal := self._refusal(topic)) is not None:
+                if (refusal := self._current_refusal(topic)) is not None:
                     raise refusal
                 await self._followed.wait()
         finally:
@@ -163,6 +160,7 @@ class MetadataWatch:
                 await self._cluster.refresh()
                 if await self._request_missing():
                     await self._cluster.refresh()
+                self._refreshed_at = anyio.current_time()
                 self._last_error = None
             except KafkaGroupError as error:
                 self._last_error = error
@@ -216,7 +214,6 @@ class MetadataWatch:
 
     def _follow(self) -> None:
         """Apply the metadata: place records, and report the leaders that are known by now."""
-        self._applied_at = anyio.current_time()
         for topic in tuple(self._accumulator.topics.values()):
             self._follow_topic(topic)
         metadata = self._cluster.metadata
@@ -236,6 +233,9 @@ class MetadataWatch:
         if found.partitions:
             self._requested.add(topic.name)
             self.forget(TopicPartition(topic.name, -1))
+            if self._cluster.troubles.ongoing:
+                tp = TopicPartition(topic.name, -1)
+                self._cluster.troubles.succeeded(tp, anyio.current_time())
             topic.resize(len(found.partitions))
             nodes = metadata.nodes
             topic.available = [
@@ -246,21 +246,19 @@ class MetadataWatch:
             return
         if topic.queues:
             self._accumulator.place(topic)
-        elif (refusal := self._refusal(topic)) is not None:
+        elif (refusal := self._current_refusal(topic)) is not None:
             topic.unplaced = None
             unplaced.fail(refusal)
+            self._cluster.troubles.forget(TopicPartition(topic.name, -1))
         else:
             return
         self._on_placed(topic, unplaced)
 
-    def _is_refusal_old(self, topic: TopicQueues) -> bool:
-        """Whether a topic was refused, and the metadata is so old that it must be requested
-        again."""
-        is_refused = not topic.queues and self._refusal(topic) is not None
-        return is_refused and anyio.current_time() >= self._applied_at + _REFUSAL_AGE
-
-    def _refusal(self, topic: TopicQueues) -> KafkaGroupError | None:
-        """Return why the partitions of a topic will not be known, as far as the brokers say."""
+    def _current_refusal(self, topic: TopicQueues) -> KafkaGroupError | None:
+        """Return why the partitions of a topic will not be known, as the brokers have just said;
+        None if they have not, or longer than `_REFUSAL_AGE` ago."""
+        if anyio.current_time() >= self._refreshed_at + _REFUSAL_AGE:
+            return None
         name = topic.name
         found = self._cluster.metadata.topics.get(name)
         if found is not None and found.error_code in REFUSED_TOPIC:

@@ -27,11 +27,12 @@ from kafkagroup.errors import (
     NotWrittenError,
     RequestTimeoutError,
 )
+from kafkagroup.events import TroubleEnded, TroubleReported
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.runtime.produce.record_future import RecordFuture
 from kafkagroup.runtime.produce.record_outcomes import RecordOutcomes
-from kafkagroup.testing.embedded import Change, Delay, Swallow, Throttle
+from kafkagroup.testing.embedded import BrokerSettings, Change, Delay, Swallow, Throttle
 from kafkagroup.transport import origin
 from kafkagroup.transport.channel import Channel
 from kafkagroup.types import TopicPartition
@@ -507,6 +508,34 @@ async def test_a_topic_may_be_written_to_once_its_acl_is_granted() -> None:
         refused.stop()
         await anyio.sleep(1)
         assert (await producer.send("t", b"")).offset == 0
+
+
+async def test_an_old_refusal_fails_no_record_while_no_broker_responds() -> None:
+    """The ACL was granted meanwhile: the record waits for metadata that says so."""
+    async with cluster() as kafka, Producer(**SERVERS, request_timeout_ms=2_000) as producer:
+        refused = kafka.fail(MetadataRequest, Change(denied), times=None)
+        with pytest.raises(NotWrittenError, match="not allowed"):
+            await producer.send("t", b"")
+        refused.stop()
+        silent = kafka.fail(MetadataRequest, Swallow(), times=None)
+        await anyio.sleep(5)
+        future = producer.send_nowait("t", b"")
+        await anyio.sleep(5)
+        assert not future.done()
+        silent.stop()
+        assert (await future).offset == 0
+
+
+async def test_the_trouble_of_a_missing_topic_ends_when_it_is_created() -> None:
+    settings = BrokerSettings(auto_create_topics=False)
+    async with cluster(settings=settings) as kafka, Producer(**SERVERS) as producer:
+        events = producer.events()
+        future = producer.send_nowait("late", b"")
+        await anyio.sleep(20)
+        kafka.create_topic("late", 1)
+        assert (await future).offset == 0
+        assert [type(await anext(events)) for _ in range(2)] == [TroubleReported, TroubleEnded]
+        assert producer._cluster.troubles.ongoing == {}
 
 
 async def test_a_topic_that_may_not_be_described_fails_at_once() -> None:
