@@ -54,8 +54,8 @@ def _merged(runs: Iterable[Run]) -> tuple[TopicPartition, ...]:
 def find_target(spec: GroupSpec) -> dict[str, MemberTarget]:
     """Return member id -> target: an assignment that is as even as possible, with the fewest moves.
 
-    A member loses the highest partition numbers in a pool first, so that it loses partitions of all
-    topics evenly. O(partitions + claims + pairs of topic and subscriber), and `even_out`.
+    Of a pool, which is all topics with the same subscribers, a member loses the highest partition
+    numbers first, so that it loses partitions of all topics evenly. O(partitions + claims + pairs of topic and subscriber), and `even_out`.
     """
     order = spec.order()
     claims = read_claims(spec, order)

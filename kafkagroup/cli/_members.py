@@ -23,7 +23,8 @@ async def describe_known(admin: Admin, groups: Iterable[str]) -> dict[str, Group
 
 
 def subscribers(group: GroupDescription, topic: str) -> list[MemberDescription]:
-    """Return the members that subscribe to the topic, as far as the coordinator reports it."""
+    """Return the members that subscribe to the topic, or have partitions of it, as far as the
+    coordinator reports both: a subscription by pattern names no topics."""
     return [
         member
         for member in group.members

@@ -49,7 +49,9 @@ class SequentialPolling:
         self._first, self._others = None, ()
 
     def forget(self, partitions: Iterable[OwnedPartition]) -> None:
-        """Forget what is in flight of these partitions: it does not count as processed."""
+        """Forget what is in flight of these partitions: it does not count as processed. Their
+        delivery in `Progress` stays open, so that nothing past it is committed: the caller restarts
+        the partitions, or delivers no more of them."""
         forgotten = frozenset(partitions)
         kept = [owned for owned in self._in_flight() if owned not in forgotten]
         self.forget_all()
@@ -58,7 +60,7 @@ class SequentialPolling:
             self._others = tuple(others)
 
     def forget_all(self) -> None:
-        """Forget all that is in flight: the application will not process it."""
+        """Forget all that is in flight, as `forget` does: the application will not process it."""
         self._first, self._others = None, ()
 
     def in_flight_among(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:

@@ -23,7 +23,8 @@ The runtime passes the value on to the reader, commits, health checks and metric
 thread, other threads read it at any time, so it is never changed in place.
 
     becomes                     by             with
-    not assigned                `Ownership()`  the start
+    not assigned                `Ownership()`  the start; in ZooKeeper also the end of a session
+    not assigned, acknowledged  `acknowledge`  the event `Replied` or `Confirmed`
     assigned                    `assign`       the effect `Assign`, `Reconcile` or `AssignUnits`
     assigned, lease extended    `acknowledge`  the event `Replied` or `Confirmed`
     assigned, lease shortened   `limit`        the event `SessionEstablished`
@@ -88,5 +89,6 @@ class Ownership:
         return evolve(self, is_revoking=False)
 
     def release(self) -> Ownership:
-        """End the assignment: the application has released it, or the group has taken it back."""
+        """End the assignment: the application has released it, or the group has taken it back. What
+        was acknowledged last is kept: the next assignment is under that lease at once."""
         return evolve(self, is_assigned=False, is_revoking=False)

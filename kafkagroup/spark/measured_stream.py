@@ -57,6 +57,7 @@ class MeasuredStreamReader(StreamReader):
         latest = super().reportLatestOffset()
         if latest is None or self._latest is None or self._planned is None:
             return latest
+        # Spark shows this offset in the progress of the query, and reads it no other way.
         return {**latest, METRICS: self._metrics(Positions.from_json(self._planned), self._latest)}
 
     def _metrics(self, done: Positions, ends: Positions) -> dict[str, float]:

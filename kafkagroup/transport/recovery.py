@@ -133,6 +133,7 @@ class Survey:
         unknown; `attempts`: those of a round in which no broker responded and all bootstrap
         addresses were asked.
         """
+        # The client may have adopted a cluster during this round.
         others = {
             address: found for address, found in attempts.foreign.items() if found != expected
         }

@@ -202,7 +202,7 @@ class MetadataWatch:
         self._requested.update(missing)
         for found in response.topics:
             name, code = found.name, found.error_code
-            if name is None or code in BEING_CREATED:
+            if name is None or code in BEING_CREATED:  # or created by now: NONE is among them
                 continue
             self._requested.discard(name)
             what = f"topic {name!r} does not exist, and cannot be created"
