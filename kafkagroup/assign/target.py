@@ -55,7 +55,8 @@ def find_target(spec: GroupSpec) -> dict[str, MemberTarget]:
     """Return member id -> target: an assignment that is as even as possible, with the fewest moves.
 
     Of a pool, which is all topics with the same subscribers, a member loses the highest partition
-    numbers first, so that it loses partitions of all topics evenly. O(partitions + claims + pairs of topic and subscriber), and `even_out`.
+    numbers first, so that it loses partitions of all topics evenly.
+    O(partitions + claims + pairs of topic and subscriber), and `even_out`.
     """
     order = spec.order()
     claims = read_claims(spec, order)
