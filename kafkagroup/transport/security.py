@@ -25,7 +25,7 @@ from kafkagroup.transport.sasl import Mechanism, RunInThread
 from kafkagroup.transport.sasl.oauthbearer import OAuthBearer, TokenCallback
 from kafkagroup.transport.sasl.plain import Plain
 from kafkagroup.transport.sasl.scram import HASHES, Scram
-from kafkagroup.transport.sasl.secret import Secret
+from kafkagroup.transport.sasl.secret import Secret, check_type
 from kafkagroup.transport.tls import Tls, client_context
 from kafkagroup.transport.tls_files import FileContext
 
@@ -329,16 +329,10 @@ class Security:
     # ------------------------------------------------------------ the given options
 
     def _check_types(self) -> None:
-        """Raise ConfigurationError for a value of another type. The error does not show the value:
-        it may be a secret."""
+        """Raise ConfigurationError for a value of another type."""
         for name, (kind, expected) in _TYPES.items():
-            value = getattr(self, name)
-            if isinstance(value, Secret):
-                is_right, found = isinstance(value.reveal(), kind), type(value.reveal())
-            else:
-                is_right, found = value is None or isinstance(value, kind), type(value)
-            if not is_right:
-                raise ConfigurationError(f"{name} is of type {found.__name__}; expected {expected}")
+            if (value := getattr(self, name)) is not None:
+                check_type(name, value, kind, expected)
         for name in ("enable_ssl_certificate_verification", "allow_plaintext_credentials"):
             value = getattr(self, name)
             # Any other value counts as True or False: the text "false" as True.

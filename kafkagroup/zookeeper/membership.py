@@ -22,7 +22,7 @@ from kafkagroup.runtime.member.interfaces import Application, MemberFactory
 from kafkagroup.runtime.member.loop_delay import LoopDelay
 from kafkagroup.runtime.member.membership_log import MembershipLog
 from kafkagroup.runtime.member.protocol import MembershipProtocol, SupportedProtocols
-from kafkagroup.transport.sasl.secret import Secret
+from kafkagroup.transport.sasl.secret import Secret, check_type
 from kafkagroup.transport.security import Security
 from kafkagroup.transport.trouble import Troubles
 
@@ -166,10 +166,7 @@ class ZooKeeperMembership(MemberFactory):
 
     def __attrs_post_init__(self) -> None:
         for name, (types, expected) in _TYPES.items():
-            value = getattr(self, name)
-            found = type(value.reveal() if isinstance(value, Secret) else value)
-            if not issubclass(found, types):
-                raise ConfigurationError(f"{name} is of type {found.__name__}; expected {expected}")
+            check_type(name, getattr(self, name), types, expected)
         if not 1 <= self.session_timeout_ms <= _MAX_TIMEOUT_MS:
             raise ConfigurationError(
                 f"session_timeout_ms={self.session_timeout_ms}; expected 1 to {_MAX_TIMEOUT_MS}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-__all__ = ["Secret"]
+from kafkagroup.errors import ConfigurationError
+
+__all__ = ["Secret", "check_type"]
 
 
 class Secret:
@@ -25,3 +27,18 @@ class Secret:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a secret is not pickled or copied; create a new one where it is needed")
+
+
+def check_type(name: str, value: object, types: type | tuple[type, ...], expected: str) -> None:
+    """Raise ConfigurationError for an option whose value, or the text of whose secret, is of
+    another type.
+
+    The error does not show the value: it may be a secret.
+    """
+    found: type
+    if isinstance(value, Secret):
+        is_right, found = isinstance(value.reveal(), types), type(value.reveal())
+    else:
+        is_right, found = isinstance(value, types), type(value)
+    if not is_right:
+        raise ConfigurationError(f"{name} is of type {found.__name__}; expected {expected}")
