@@ -230,12 +230,12 @@ class MetadataWatch:
         found = metadata.topics.get(topic.name)
         if found is None:
             return
+        tp, troubles = TopicPartition(topic.name, -1), self._cluster.troubles
         if found.partitions:
             self._requested.add(topic.name)
-            self.forget(TopicPartition(topic.name, -1))
-            if self._cluster.troubles.ongoing:
-                tp = TopicPartition(topic.name, -1)
-                self._cluster.troubles.succeeded(tp, anyio.current_time())
+            self.forget(tp)
+            if troubles.ongoing:
+                troubles.succeeded(tp, anyio.current_time())
             topic.resize(len(found.partitions))
             nodes = metadata.nodes
             topic.available = [
@@ -249,7 +249,7 @@ class MetadataWatch:
         elif (refusal := self._current_refusal(topic)) is not None:
             topic.unplaced = None
             unplaced.fail(refusal)
-            self._cluster.troubles.forget(TopicPartition(topic.name, -1))
+            troubles.forget(tp)
         else:
             return
         self._on_placed(topic, unplaced)
