@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncIterable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -46,6 +46,19 @@ READER: dict[str, Any] = SERVERS | {
 
 def consumer(protocol: str = "classic", **options: Any) -> Consumer:
     return Consumer("in", **READER | {"group_protocol": protocol} | options)
+
+
+@asynccontextmanager
+async def pipeline(
+    protocol: str = "classic",
+) -> AsyncGenerator[tuple[EmbeddedKafka, Consumer, Producer]]:
+    """Start what most tests need: a broker with the topics "in" and "t", a reader and a writer."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer(protocol) as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        yield kafka, reader, producer
 
 
 @pytest.fixture(params=["classic", "consumer"])
@@ -95,11 +108,7 @@ async def test_the_five_lines(protocol: str) -> None:
 
 async def test_an_abort_returns_to_where_the_transaction_began(protocol: str) -> None:
     """franz-go#1222: records that were fetched before the abort came after it."""
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer(protocol) as reader,
-        Producer(**TRANSACTIONAL) as producer,
-    ):
+    async with pipeline(protocol) as (kafka, reader, producer):
         kafka.produce("in", numbers(100))
         kafka.fail(FetchRequest, Delay(0.3), times=None)
         begins: list[bytes] = []
@@ -179,11 +188,7 @@ async def test_lost_responses_and_refusals_lose_and_double_nothing(protocol: str
 
 
 async def test_a_block_that_takes_too_long_is_aborted_here() -> None:
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**TRANSACTIONAL) as producer,
-    ):
+    async with pipeline() as (kafka, reader, producer):
         kafka.produce("in", numbers(1))
         with pytest.raises(TransactionAbortedError, match="took longer than 8 s"):
             async for tx in producer.transactions(reader):
@@ -232,11 +237,7 @@ async def test_a_leader_that_is_away_for_longer_than_a_transaction(
     version: int, is_awaited: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The coordinator would abort it, and fence the producer."""
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**TRANSACTIONAL) as producer,
-    ):
+    async with pipeline() as (kafka, reader, producer):
         kafka.set_transaction_version(version)
         kafka.produce("in", numbers(10))
         away = kafka.fail(ProduceRequest, ErrorCode.NOT_ENOUGH_REPLICAS, times=None)
@@ -268,11 +269,7 @@ async def test_a_leader_that_is_away_for_longer_than_a_transaction(
 async def test_an_acknowledgement_at_the_deadline_is_not_blamed_on_the_block(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**TRANSACTIONAL) as producer,
-    ):
+    async with pipeline() as (kafka, reader, producer):
         kafka.produce("in", numbers(10))
         sender, attempts = producer._sender, 0
         assert sender is not None
@@ -301,11 +298,7 @@ async def test_what_the_coordinator_has_aborted_comes_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its node was away for longer than a transaction may be open; or this process stood still."""
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**TRANSACTIONAL) as producer,
-    ):
+    async with pipeline() as (kafka, reader, producer):
         kafka.produce("in", numbers(10))
         away = kafka.fail(EndTxnRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
 
@@ -345,11 +338,7 @@ async def test_a_partition_that_is_lost_and_comes_back_while_records_are_collect
 
 
 async def test_a_transaction_that_was_not_entered_comes_again(protocol: str) -> None:
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer(protocol) as reader,
-        Producer(**TRANSACTIONAL) as producer,
-    ):
+    async with pipeline(protocol) as (kafka, reader, producer):
         kafka.produce("in", numbers(5))
         async for _ in producer.transactions(reader, max_records=3):
             break
@@ -417,11 +406,7 @@ async def test_commits_of_the_next_owner_do_not_settle_an_unknown_outcome(protoc
 
 async def test_a_transaction_that_has_ended_is_not_begun_again() -> None:
     """It was begun again before the error was raised, and stayed open."""
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**TRANSACTIONAL) as producer,
-    ):
+    async with pipeline() as (kafka, reader, producer):
         kafka.produce("in", numbers(5))
         async for tx in producer.transactions(reader):
             async with tx as records:
@@ -439,11 +424,7 @@ async def test_a_transaction_that_has_ended_is_not_begun_again() -> None:
 
 async def test_a_transaction_whose_records_came_again_is_not_begun() -> None:
     """Its records were in the next transaction, too, and both wrote them."""
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**TRANSACTIONAL) as producer,
-    ):
+    async with pipeline() as (kafka, reader, producer):
         kafka.produce("in", numbers(5))
         transactions = producer.transactions(reader)
         first, second = await anext(transactions), await anext(transactions)
@@ -497,11 +478,7 @@ async def test_it_raises_when_its_producer_is_closed_meanwhile() -> None:
 
 
 async def test_it_ends_when_the_consumer_was_stopped_after_a_transaction() -> None:
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**TRANSACTIONAL) as producer,
-    ):
+    async with pipeline() as (kafka, reader, producer):
         kafka.produce("in", numbers(5))
         async for tx in producer.transactions(reader):
             async with tx as records:
