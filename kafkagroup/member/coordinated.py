@@ -19,6 +19,7 @@ from kafkagroup.errors import (
     FencedError,
     JoinFailedError,
     LocalProtocolError,
+    RequestTimeoutError,
 )
 from kafkagroup.member.config import MemberConfig
 from kafkagroup.member.ownership import Ownership
@@ -49,9 +50,9 @@ _MIN_ATTEMPT = 1.0
 """The least seconds for an attempt to leave. `leave_by` may end it sooner."""
 
 _ATTEMPT_FRACTION = 1 / 3
-"""The part of the time for a heartbeat that its first attempt may take: its connection may be
-dead, and another attempt needs time, too. The next attempt has the rest, as the coordinator may be
-slow."""
+"""The part of the time for a heartbeat that an attempt may take: its connection may be dead, and
+another attempt needs time, too. After an attempt without a response the next one has the rest, as
+the coordinator may be slow."""
 
 _REPORT_INTERVAL = 60.0
 """Seconds between two reports of the same refusal: the request is repeated each second."""
@@ -80,6 +81,8 @@ class CoordinatedMember:
     """When back-off ends: no FindCoordinator, join or leave before."""
     attempts: int = 0
     """Failures in a row, for back-off."""
+    timed_out: bool = False
+    """Whether the last failure was a missing response: the coordinator may be slow."""
     join_failures: int = 0
     """How often joining has failed since it last succeeded; counted only with `max_retries`."""
     trouble: str = ""
@@ -273,7 +276,12 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
         config, attempts = self.member.config, self.member.attempts + 1
         pause = backoff(attempts, config.retry_backoff, config.retry_backoff_max, self.jitter)
         pause = backoff_within(pause, config.retry_backoff, self.member.leave_by - self.now)
-        self._set(attempts=attempts, retry_at=self.now + pause, next_heartbeat_at=self.now + pause)
+        self._set(
+            attempts=attempts,
+            timed_out=isinstance(error, RequestTimeoutError),
+            retry_at=self.now + pause,
+            next_heartbeat_at=self.now + pause,
+        )
         # After a refused login, requests fail unsent until the application polls again. These
         # failures would use up `max_retries` meanwhile.
         is_join_failure = self.member.phase not in self.COMMITTING
@@ -394,7 +402,8 @@ class CoordinatedStep(ABC, Generic[M, E, F]):
 
     def _attempt_timeout(self, timeout: float) -> float:
         """Return how many seconds of a heartbeat's timeout this attempt may take."""
-        return timeout if self.member.attempts else timeout * _ATTEMPT_FRACTION
+        may_be_slow = self.member.attempts and self.member.timed_out
+        return timeout if may_be_slow else timeout * _ATTEMPT_FRACTION
 
     def _drain_deadline(self) -> float:
         """Return when the application must have processed the records in flight."""

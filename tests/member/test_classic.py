@@ -80,6 +80,7 @@ E = ErrorCode
 NODE = Coordinator(1, "one", 9092)
 OTHER = Coordinator(2, "two", 9092)
 LOST = ConnectionLostError("reset by peer")
+LATE = RequestTimeoutError("late")
 CONFIG = MemberConfig(
     group_id="g",
     protocol_type="consumer",
@@ -224,9 +225,10 @@ def sync(token: int, **assignments: bytes) -> Send:
     return send(token, request, JOIN_TIMEOUT)
 
 
-def send_heartbeat(token: int, left: float, *, is_first: bool = True) -> Send:
-    """The heartbeat with `left` seconds until the session ends. The first attempt has a third."""
-    timeout = max(left * (1 / 3 if is_first else 1), CONFIG.heartbeat_interval)
+def send_heartbeat(token: int, left: float, *, timed_out: bool = False) -> Send:
+    """The heartbeat with `left` seconds until the session ends. An attempt has a third of them, and
+    one after a timeout has all."""
+    timeout = max(left * (1 if timed_out else 1 / 3), CONFIG.heartbeat_interval)
     request = HeartbeatRequest(
         group_id="g", generation_id=5, member_id="m1", group_instance_id=None
     )
@@ -586,20 +588,24 @@ def test_an_unknown_member_whose_assignment_has_no_lease_joins_again_after_a_bac
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("event", "timed_out"),
     [
-        SendFailed(now=10.0, token=6, error=LOST),
-        reply(6, heartbeat_response(E.NOT_COORDINATOR)),
-        reply(6, heartbeat_response(E.COORDINATOR_LOAD_IN_PROGRESS)),
+        (SendFailed(now=10.0, token=6, error=LOST), False),
+        (SendFailed(now=10.0, token=6, error=LATE), True),
+        (reply(6, heartbeat_response(E.NOT_COORDINATOR)), False),
+        (reply(6, heartbeat_response(E.COORDINATOR_LOAD_IN_PROGRESS)), False),
     ],
 )
-def test_a_heartbeat_without_a_lease_is_retried_after_a_backoff(event: ClassicEvent) -> None:
+def test_a_heartbeat_without_a_lease_is_retried_after_a_backoff(
+    event: ClassicEvent, timed_out: bool
+) -> None:
+    """After any failure the heartbeat had all that was left of the session: one that hung while it
+    connected to the next coordinator left no time for another connection."""
     waiting, _ = step(SYNCED, event)
     assert (waiting.phase, waiting.heartbeat_in_flight) == (Phase.SYNCED, None)
     again, effects = step(evolve(waiting, coordinator=NODE), Woke(now=10.125))
     assert again.heartbeat_in_flight == 7
-    # All that is left: the coordinator may be slow.
-    assert effects[0] == send_heartbeat(7, 9.875, is_first=False)
+    assert effects[0] == send_heartbeat(7, 9.875, timed_out=timed_out)
 
 
 def test_a_rejoin_is_requested_before_the_assignment_has_a_lease() -> None:
@@ -1071,13 +1077,14 @@ def test_a_fatal_response_while_losing_does_not_lose_twice() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [LOST, RequestTimeoutError("late"), DecodeError("garbage")],
+    [LOST, LATE, DecodeError("garbage")],
     ids=lambda e: type(e).__name__,
 )
 def test_s11_the_member_id_survives_disconnects(error: Exception) -> None:
     waiting: dict[str, Any] = {
         "coordinator": None,
         "attempts": 1,
+        "timed_out": error is LATE,
         "retry_at": 10.125,
         "next_heartbeat_at": 10.125,
     }
@@ -1097,9 +1104,7 @@ def test_s11_the_member_id_survives_disconnects(error: Exception) -> None:
         (WakeAt(time=10.125),),
     )
     assert step(FINDING, SendFailed(now=10.0, token=1, error=error)) == (
-        evolve(
-            FINDING, lookup_in_flight=None, attempts=1, retry_at=10.125, next_heartbeat_at=10.125
-        ),
+        evolve(FINDING, lookup_in_flight=None, **waiting),
         (WakeAt(time=10.125),),
     )
 
@@ -1460,7 +1465,7 @@ def test_a_member_has_left_by_the_response_to_leave(event: ClassicEvent, doubt: 
         (reply(6, left(E.COORDINATOR_LOAD_IN_PROGRESS)), False),
         (reply(6, left_member(E.COORDINATOR_LOAD_IN_PROGRESS)), False),
         (SendFailed(now=10.0, token=6, error=LOST), True),
-        (SendFailed(now=10.0, token=6, error=RequestTimeoutError("late")), True),
+        (SendFailed(now=10.0, token=6, error=LATE), True),
         (SendFailed(now=10.0, token=6, error=DecodeError("garbage")), True),
     ],
 )
@@ -1476,6 +1481,7 @@ def test_leave_is_repeated_until_the_coordinator_answers(
         pending=None,
         coordinator=None if is_moved else NODE,
         attempts=1,
+        timed_out=isinstance(event, SendFailed) and event.error is LATE,
         retry_at=10.125,
         next_heartbeat_at=10.125,
         trouble=waiting.trouble,
@@ -2198,7 +2204,7 @@ DEFAULTS = MemberConfig(group_id="g", protocol_type="consumer")
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.__name__)
 def test_l6_no_hot_loop_under_any_permanent_error(api: type) -> None:
-    for code in (*ErrorCode, 999, LOST, RequestTimeoutError("late"), DecodeError("garbage")):
+    for code in (*ErrorCode, 999, LOST, LATE, DecodeError("garbage")):
         broker = RespondingBroker({api: code}, DEFAULTS, jitter=0.0)
         broker.run(until=15.0, most=600)
         assert broker.most_in_a_second() <= 20, repr(code)
@@ -2308,7 +2314,7 @@ class RandomRun:
 
     def respond(self, token: int, request: Any) -> ClassicEvent:
         if self.random.random() < 0.1:
-            error = self.random.choice((LOST, RequestTimeoutError("late"), DecodeError("x")))
+            error = self.random.choice((LOST, LATE, DecodeError("x")))
             return SendFailed(now=self.now, token=token, error=error)
         code = self.random.choice(self.FATAL if self.random.random() < 0.03 else self.CODES)
         message: Any

@@ -83,6 +83,7 @@ from kafkagroup.wire.messages.consumer_heartbeat import (
 E = ErrorCode
 NODE = Coordinator(1, "one", 9092)
 LOST = ConnectionLostError("reset by peer")
+LATE = RequestTimeoutError("late")
 T, U, V = UUID(int=1), UUID(int=2), UUID(int=3)
 NAMES = {T: "t", U: "u"}
 IDS = {"t": T, "u": U, "v": V}
@@ -218,10 +219,11 @@ def release(token: int) -> Send:
 
 
 def send_heartbeat(
-    token: int, epoch: int, left: float, *, is_first: bool = True, **fields: Any
+    token: int, epoch: int, left: float, *, timed_out: bool = False, **fields: Any
 ) -> Send:
-    """The heartbeat with `left` seconds until the session ends. The first attempt has a third."""
-    timeout = max(left * (1 / 3 if is_first else 1), CONFIG.heartbeat_interval)
+    """The heartbeat with `left` seconds until the session ends. An attempt has a third of them, and
+    one after a timeout has all."""
+    timeout = max(left * (1 if timed_out else 1 / 3), CONFIG.heartbeat_interval)
     return send(token, epoch, timeout, **fields)
 
 
@@ -242,8 +244,8 @@ def full(token: int, epoch: int, left: float, owned: PartitionsByTopicId, **fiel
     return send_heartbeat(token, epoch, left, **everything(owned, **fields))
 
 
-def join(token: int, *, is_first: bool = True, **fields: Any) -> Send:
-    timeout = 30.0 * (1 / 3 if is_first else 1)
+def join(token: int, *, timed_out: bool = False, **fields: Any) -> Send:
+    timeout = 30.0 * (1 if timed_out else 1 / 3)
     return send(token, 0, timeout, **everything({}, **fields))
 
 
@@ -338,7 +340,7 @@ def test_a_first_empty_assignment_is_reported() -> None:
 def test_a_join_response_without_an_epoch_is_retried(epoch: int) -> None:
     member, effects = step(JOINING, reply(2, heartbeat_response(epoch=epoch)))
     assert (member.phase, member.epoch, effects) == (Phase.UNJOINED, 0, (WakeAt(time=10.125),))
-    assert step(member, Woke(now=10.125))[1] == (join(3, is_first=False),)
+    assert step(member, Woke(now=10.125))[1] == (join(3),)
 
 
 @pytest.mark.parametrize("code", [E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE])
@@ -348,11 +350,13 @@ def test_a_join_at_another_broker_looks_up_the_coordinator(code: int) -> None:
     assert step(member, Woke(now=10.125))[1] == (find(3),)
 
 
-def test_an_unanswered_join_is_retried_with_the_same_id() -> None:
-    member, effects = step(JOINING, SendFailed(now=10.0, token=2, error=LOST))
+@pytest.mark.parametrize("error", [LOST, LATE])
+def test_an_unanswered_join_is_retried_with_the_same_id(error: Exception) -> None:
+    member, effects = step(JOINING, SendFailed(now=10.0, token=2, error=error))
     assert (member.coordinator, effects) == (None, (WakeAt(time=10.125),))
     member, effects = step(member, Woke(now=10.125))
-    assert step(member, reply(3, found(), 11.0))[1] == (join(4, is_first=False),)
+    repeated = join(4, timed_out=error is LATE)
+    assert step(member, reply(3, found(), 11.0))[1] == (repeated,)
 
 
 def test_joining_ends_after_the_maximum_of_attempts() -> None:
@@ -616,18 +620,19 @@ def test_after_an_error_all_fields_are_sent_again() -> None:
         None,
         (WakeAt(time=10.125),),
     )
-    repeated = send_heartbeat(5, 5, 9.875, is_first=False, **everything(MINE))
+    repeated = send_heartbeat(5, 5, 9.875, **everything(MINE))
     assert step(member, Woke(now=10.125))[1][0] == repeated
-    member, effects = step(BEATING_, SendFailed(now=10.0, token=4, error=LOST))
-    assert (member.acknowledged_state, member.coordinator, effects) == (
-        None,
-        None,
-        (WakeAt(time=10.125),),
-    )
-    member, effects = step(member, Woke(now=10.125))
-    assert effects[0] == find(5)
-    repeated = send_heartbeat(6, 5, 9.0, is_first=False, **everything(MINE))
-    assert step(member, reply(5, found(), 11.0))[1][0] == repeated
+    for error in (LOST, LATE):
+        member, effects = step(BEATING_, SendFailed(now=10.0, token=4, error=error))
+        assert (member.acknowledged_state, member.coordinator, effects) == (
+            None,
+            None,
+            (WakeAt(time=10.125),),
+        )
+        member, effects = step(member, Woke(now=10.125))
+        assert effects[0] == find(5)
+        repeated = send_heartbeat(6, 5, 9.0, timed_out=error is LATE, **everything(MINE))
+        assert step(member, reply(5, found(), 11.0))[1][0] == repeated
 
 
 def test_a_full_heartbeat_follows_one_in_flight() -> None:
@@ -1132,7 +1137,7 @@ def test_leaving_succeeds_if_the_coordinator_does_not_know_the_member(code: int)
         (reply(5, heartbeat_response(E.COORDINATOR_NOT_AVAILABLE)), True),
         (reply(5, heartbeat_response(E.COORDINATOR_LOAD_IN_PROGRESS)), False),
         (SendFailed(now=10.0, token=5, error=LOST), True),
-        (SendFailed(now=10.0, token=5, error=RequestTimeoutError("late")), True),
+        (SendFailed(now=10.0, token=5, error=LATE), True),
     ],
 )
 def test_leaving_is_repeated_until_the_coordinator_answers(
@@ -1147,6 +1152,7 @@ def test_leaving_is_repeated_until_the_coordinator_answers(
         pending=None,
         coordinator=None if is_moved else NODE,
         attempts=1,
+        timed_out=isinstance(event, SendFailed) and event.error is LATE,
         retry_at=10.125,
         next_heartbeat_at=10.125,
         trouble=waiting.trouble,
@@ -1232,7 +1238,7 @@ def test_a_static_member_without_a_response_to_its_join_releases_its_instance_id
         again, effects = step(releasing, reply(4, heartbeat_response(code, epoch=-2), now=10.5))
         assert (again.phase, effects) == (
             Phase.JOINING,
-            (join(5, is_first=False, instance_id="i"),),
+            (join(5, instance_id="i"),),
         )
         # That may have been wrong; or another process has the id.
         refused, _ = step(again, reply(5, heartbeat_response(E.UNRELEASED_INSTANCE_ID), now=10.5))
@@ -1251,7 +1257,7 @@ def test_a_member_that_was_removed_by_mistake_releases_its_own_instance_id() -> 
     releasing, effects = step(refused, Woke(now=10.125))
     assert effects == (release(7),)
     answered = step(releasing, reply(7, heartbeat_response(0, epoch=-2), now=10.25))
-    assert answered[1] == (join(8, is_first=False, instance_id="i"),)
+    assert answered[1] == (join(8, instance_id="i"),)
     # Another process has taken its place.
     fenced, effects = step(releasing, reply(7, heartbeat_response(E.FENCED_INSTANCE_ID), now=10.25))
     assert fenced.phase is Phase.FAILED
@@ -1273,7 +1279,7 @@ def test_a_member_that_was_removed_by_mistake_releases_its_own_instance_id() -> 
 def test_a_refused_join_holds_no_instance_id(code: int, releases: bool) -> None:
     waiting, _ = step(evolve(JOINING, config=STATIC), reply(2, heartbeat_response(code)))
     again = evolve(waiting, coordinator=NODE, lookup_in_flight=None)
-    expected = release(3) if releases else join(3, is_first=False, instance_id="i")
+    expected = release(3) if releases else join(3, instance_id="i")
     assert step(again, Woke(now=11.0))[1] == (expected,)
 
 
@@ -1302,7 +1308,7 @@ def test_a_broker_that_chooses_member_ids_is_joined_without_a_release() -> None:
     joining, effects = step(RELEASING, SendFailed(now=10.0, token=3, error=error))
     assert (joining.phase, effects) == (Phase.JOINING, (join(4, instance_id="i"),))
     waiting, _ = step(joining, reply(4, heartbeat_response(E.UNRELEASED_INSTANCE_ID)))
-    assert step(waiting, Woke(now=11.0))[1] == (join(5, is_first=False, instance_id="i"),)
+    assert step(waiting, Woke(now=11.0))[1] == (join(5, instance_id="i"),)
 
 
 def test_a_fenced_static_member_releases_its_instance_id() -> None:
@@ -1465,7 +1471,7 @@ DEFAULTS = MemberConfig(group_id="g")
 
 @pytest.mark.parametrize("joins", [True, False], ids=["joining", "heartbeat_in_flight"])
 def test_l6_no_hot_loop_under_any_permanent_error(joins: bool) -> None:
-    for code in (*ErrorCode, 999, LOST, RequestTimeoutError("late"), DecodeError("garbage")):
+    for code in (*ErrorCode, 999, LOST, LATE, DecodeError("garbage")):
         broker = RespondingBroker(
             lambda epoch, code=code: code if (epoch == 0) == joins else 0, DEFAULTS
         )
@@ -1603,7 +1609,7 @@ class RandomRun:
 
     def respond(self, token: int, request: Any) -> ConsumerEvent:
         if self.random.random() < 0.1:
-            error = self.random.choice((LOST, RequestTimeoutError("late"), DecodeError("x")))
+            error = self.random.choice((LOST, LATE, DecodeError("x")))
             return SendFailed(now=self.now, token=token, error=error)
         is_short = self.member.phase in (Phase.RELEASING, Phase.LEAVING)
         fails = self.random.random() < (0.2 if is_short else 0.03)
