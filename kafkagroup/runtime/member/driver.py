@@ -128,6 +128,8 @@ class Driver(MemberLoop[C]):
         self._loop_delay = loop_delay
         self._explained: BrokerError | None = None
         """The last refused join, as an error that tells more than its code."""
+        self._rebalance_request: anyio.CancelScope | None = None
+        """That of the JoinGroup or SyncGroup in flight."""
         self._topic_names: TopicNames
         """Set when `run` starts, for a protocol that looks up names."""
         cluster.coordinators.watch(member.config.group_id, self._on_coordinator_found)
@@ -202,6 +204,8 @@ class Driver(MemberLoop[C]):
         match effect:
             case FindCoordinator():
                 tasks.start_soon(self._find_coordinator, effect)
+            case Send(request=JoinGroupRequest() | SyncGroupRequest()):
+                tasks.start_soon(self._send_rebalance_request, effect)
             case Send():
                 tasks.start_soon(self._send, effect)
             case Assign() | Reconcile():
@@ -256,6 +260,19 @@ class Driver(MemberLoop[C]):
             self._post_failure(effect, error)
         else:
             self._post_reply(effect, Coordinator(node.node_id, node.host, node.port))
+
+    async def _send_rebalance_request(self, send: Send) -> None:
+        if self._rebalance_request is not None:
+            # The member no longer waits for it. The coordinator would read this request only after
+            # its response, which may not come.
+            self._rebalance_request.cancel()
+            broker = self._cluster.broker(_node_of(send.coordinator))
+            await broker.disconnect(_CONNECTION[send.route])
+        scope = self._rebalance_request = anyio.CancelScope()
+        with scope:
+            await self._send(send)
+        if self._rebalance_request is scope:
+            self._rebalance_request = None
 
     async def _send(self, send: Send) -> None:
         broker = self._cluster.broker(_node_of(send.coordinator))

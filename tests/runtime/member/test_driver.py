@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kafkagroup import BrokerError, CommitFailedError, Consumer, GroupMember, GroupProtocol
+from kafkagroup import Admin, BrokerError, CommitFailedError, Consumer, GroupMember, GroupProtocol
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import ErrorCode, FencedError, IllegalStateError
 from kafkagroup.runtime.member.driver import Driver
@@ -293,6 +293,38 @@ async def test_a_member_continues_with_the_coordinator_that_answers_its_sync(net
                     assert (await consumer.getone()).offset == 0
                 look_ups.stop()
     assert (look_ups.hits, while_unanswered) == (1, Node(1, "kafka-1", 9092))
+
+
+@pytest.mark.parametrize("request_type", [JoinGroupRequest, SyncGroupRequest])
+async def test_a_join_does_not_wait_for_the_response_to_an_earlier_one(
+    network: Any, request_type: Any
+) -> None:
+    """Its response was lost, and an operator removed the member. A heartbeat told it so, but its
+    next join waited for the lost response, for as long as a rebalance may take."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        kafka.produce("t", ["0"], partition=0)
+        consumer = Consumer(
+            "t",
+            bootstrap_servers="kafka-1",
+            group_id="g",
+            assignors=[cooperative_sticky_assignor],
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        with anyio.fail_after(300):
+            async with consumer, Admin(bootstrap_servers="kafka-1") as admin:
+                assert (await consumer.getone()).offset == 0
+                member_id = consumer.group_metadata().member_id
+                lost = kafka.fail(request_type, Swallow())
+                began_at = anyio.current_time()
+                await consumer.subscribe("t")
+                await anyio.sleep(1)
+                await admin.remove_member("g", member_id=member_id)
+                assert (await consumer.getone()).offset == 0  # of the next membership
+                took = anyio.current_time() - began_at
+    assert lost.hits == 1
+    assert took < 3.1  # the interval of heartbeats
 
 
 @pytest.mark.parametrize(
