@@ -132,6 +132,9 @@ def test_l12_a_member_waits_for_the_id_that_its_first_join_asked_for():
     assert broken(opening(), asked, ends, missed, counted) == ["L12"]
     assert broken(opening(), asked, ends, counted) == []  # the connection had broken
     assert broken(opening(), asked, of(Closing), 2.1, of(Ended), missed, counted) == []
+    again = request("JoinGroup", is_answered=False, connection=2)
+    assert broken(opening(), asked, again, ends, missed, counted) == []  # it had given it up
+    assert broken(opening(), asked, again, ends, of(Missed, connection=2), counted) == ["L12"]
     assert broken(opening(), first_join(), ends, of(StillCounted, ids=("A",))) == ["L12"]
 
 

@@ -47,8 +47,8 @@ class _Membership:
     is_refused: bool = False
     """Whether a broker has refused to let it leave, or to name its coordinator since its last join,
     with an error that no retry can fix."""
-    first_joins: set[int] = attrs.field(factory=set)
-    """The connections of unanswered joins without an id."""
+    first_join: int | None = None
+    """The connection of its last join without an id, while that is unanswered."""
     joins: set[tuple[int, int]] = attrs.field(factory=set)
     """Connection and correlation id of its unanswered joins."""
     missed_by: int = -1
@@ -86,7 +86,8 @@ class Leaving:
             if event.member_id:
                 membership.ids.add(event.member_id)
             else:
-                membership.first_joins.add(event.connection)
+                # It does not wait for the ids of joins that it has given up for this one.
+                membership.first_join = event.connection
         elif is_leave(event):
             membership.held_off_by = -1
 
@@ -99,7 +100,8 @@ class Leaving:
             return
         request = found[1]
         if is_join(request):
-            membership.first_joins.discard(event.connection)
+            if membership.first_join == event.connection:
+                membership.first_join = None
             membership.joins.discard((event.connection, event.correlation))
             if event.member_id:
                 membership.ids.add(event.member_id)
@@ -118,7 +120,7 @@ class Leaving:
 
     def _missed(self, number: int, event: Missed) -> None:
         run, membership = self._of(event.member)
-        if event.connection not in membership.first_joins or run.closing is None:
+        if event.connection != membership.first_join or run.closing is None:
             return
         if event.time - run.closing[1] < _ID:
             membership.missed_by = number
