@@ -70,7 +70,8 @@ class Logins:
         """By the address of the broker; under `_SOURCE` the failure of the source of
         credentials."""
         self._unreported: AuthenticationError | None = None
-        """The last refusal by a broker that `refused_everywhere` has not reported yet."""
+        """The last refusal by a broker, if no broker has accepted a login since, and
+        `refused_everywhere` has not reported it yet."""
         self.suspended: AuthenticationError | None = None
         """The refusal of all brokers, from `refused_everywhere` on: no login is tried. When the
         application continues or closes the client, the client sets it to None: logins are allowed
@@ -126,6 +127,7 @@ class Logins:
         """Note a login. `is_known`: the metadata names this broker."""
         self._failures.pop(address, None)
         self._failures.pop(_SOURCE, None)
+        self._unreported = None
         self.has_worked |= is_known
 
     def failed(self, address: Address, error: AuthenticationError, now: float) -> None:
@@ -151,7 +153,8 @@ class Logins:
 
     def refused_everywhere(self, now: float) -> None:
         """Note that no broker accepts a login: report it, and suspend all logins. Changes nothing
-        if no login was refused since the last report: the brokers may only be in their pauses."""
+        if no login was refused since the last report, or since one was accepted: the brokers may
+        only be in their pauses, or not be reached."""
         error = self._unreported
         if error is not None and self._on_refused is not None:
             self.suspended, self._unreported = error, None
