@@ -316,6 +316,16 @@ def test_s19_offsets_of_a_deleted_topic_are_not_committed_to_the_recreated_topic
     assert broken(old_topic(), commits(3, error="UNKNOWN_TOPIC_ID")) == []
 
 
+def test_s4_what_was_processed_of_a_deleted_topic_may_be_committed():
+    """By the topic's id: the broker refuses it. The fetch was refused as out of range meanwhile."""
+    refused = {"refused": {T0: "OFFSET_OUT_OF_RANGE"}}
+    out = request(
+        "Fetch", error="OFFSET_OUT_OF_RANGE", asked={"offsets": {T0: 3}}, response=refused
+    )
+    assert broken(old_topic(), out, commits(3, error="UNKNOWN_TOPIC_ID")) == []
+    assert broken(old_topic(), out, commits(4, error="UNKNOWN_TOPIC_ID")) == ["S4"]
+
+
 def test_s19_a_recreated_topic_is_delivered_from_its_start():
     new = [old_topic(), recreated(10, 11, 12, 13)]
     assert broken(new, delivers(0, 1, shift=10)) == []

@@ -377,8 +377,10 @@ class Offsets:
         is_of_position = period.moved is None or self._recorder.knew(*period.moved, event)
         done = max(_done(period, log), -1 if is_of_position else period.processed_before_move)
         if period.is_position_unknown and period.truncations:
-            # Reset because of a cut: below it, what was processed stays processed.
-            done = max(done, min(period.processed_before_move, *period.truncations))
+            # Reset because of a cut: below it, what was processed stays processed. All of a deleted
+            # topic does: S19 says whether a commit of it may be stored.
+            cuts = () if log.deleted_by > period.began_by else period.truncations
+            done = max(done, min((period.processed_before_move, *cuts)))
         if not event.explicit and offset > done and not log.adjoins(done, offset):
             text = f"{run.name} commits {tp}@{offset} and has processed up to {done}"
             self._recorder.report("S4", event, text, period.processed_by, number)
