@@ -6,11 +6,11 @@ seconds on a clock that all members share: the virtual one, or the machine's mon
 
 The recorders are:
 - a member (its observer, outside the product): from `Opening` to `Ended`;
-- the wire (the network in memory, or the member's own connections): `Sent`, `Answered`,
+- the wire (the network in memory, or the member's own connections): `Sent`, `Responded`,
   `Throttled`. If one request of a member is recorded in a run, all of its requests are;
 - the network in memory: `Connecting`, `Silenced`, `Missed`;
 - the broker: `Appended`, `Truncated`, `Deleted`, `Recreated`, `Created`, `Stored`, `Forgotten`,
-  `Formed`, `Misdirected`, `HeldOff`, `StillCounted`;
+  `Formed`, `Misdirected`, `Unlisted`, `HeldOff`, `StillCounted`;
 - the simulation: `Faulted`, `Misassigning`, `Rejoining`, `Computing`, `Killed`, `Frozen`, `Thawed`,
   `Healed`, `Finished`.
 """
@@ -410,6 +410,14 @@ class Misdirected(OfMember):
 
     api: str
     node: int
+
+
+@attrs.frozen(kw_only=True)
+class Unlisted(OfMember):
+    """A broker whose metadata lags behind sent the member's client a response without these
+    partitions, which exist."""
+
+    partitions: Partitions
 
 
 @attrs.frozen(kw_only=True)

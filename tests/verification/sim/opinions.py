@@ -15,6 +15,7 @@ from uuid import UUID
 
 import attrs
 
+from kafkagroup import TopicPartition
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.broker import Incoming
 from kafkagroup.testing.embedded.cluster import Cluster
@@ -42,7 +43,7 @@ from kafkagroup.wire.messages.offsets import (
 )
 from kafkagroup.wire.schema import NO_ID
 
-from .events import Misdirected
+from .events import Misdirected, Unlisted
 
 __all__ = ["OFFSET_CODES", "Lag", "Opinions", "refuse_offsets"]
 
@@ -147,7 +148,7 @@ class Opinions:
                 return
             if isinstance(request, MetadataRequest):
                 if (lag := self._next_lag(node_id, client, now)) is not None:
-                    reply = self._lagging(lag, node_id, request, reply)
+                    reply = self._lagging(lag, node_id, client, request, reply)
             elif isinstance(request, FetchRequest) and request.rack_id:
                 incoming, reply = self._near(node_id, incoming, request, reply)
             handle(cluster, node_id, incoming, now, host, reply)
@@ -171,10 +172,19 @@ class Opinions:
         return lag
 
     def _lagging(
-        self, lag: Lag, node: int, request: MetadataRequest, reply: Callable[[Any], None]
+        self,
+        lag: Lag,
+        node: int,
+        client: str,
+        request: MetadataRequest,
+        reply: Callable[[Any], None],
     ) -> Callable[[Any], None]:
         def lagging(response: MetadataResponse) -> None:
-            reply(self._lagged(lag.how, node, response, of_all=request.topics is None))
+            lagged = self._lagged(lag.how, node, response, of_all=request.topics is None)
+            if lag.how == "fewer_partitions":
+                left_out = _partitions(response) - _partitions(lagged)
+                self._record_event(Unlisted, member=client, partitions=tuple(sorted(left_out)))
+            reply(lagged)
 
         return lagging
 
@@ -302,6 +312,14 @@ def _in_error(
 
 def _each(topic: MetadataResponseTopic, **changes: Any) -> MetadataResponseTopic:
     return evolve(topic, partitions=tuple(evolve(p, **changes) for p in topic.partitions))
+
+
+def _partitions(response: MetadataResponse) -> set[TopicPartition]:
+    return {
+        TopicPartition(topic.name or "", one.partition_index)
+        for topic in response.topics
+        for one in topic.partitions
+    }
 
 
 def _with_fewer_partitions(topic: MetadataResponseTopic) -> MetadataResponseTopic:

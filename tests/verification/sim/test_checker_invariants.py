@@ -34,6 +34,7 @@ from verification.sim.events import (
     Subscribing,
     Thawed,
     Truncated,
+    Unlisted,
 )
 from verification.sim.test_checker import (
     T0,
@@ -378,7 +379,13 @@ def test_s26_without_a_reset_policy_only_new_partitions_are_read_without_a_seek(
     strict = opening(resets=False)
     assert broken(strict, created(), written(0, 1), starts(1, {T0: -1}), delivers(0)) == []
     assert broken(strict, created(), written(0, 1), starts(1, {T0: -1}), delivers(1)) == ["S26"]
-    assert broken(created(), strict, written(0, 1), starts(1, {T0: -1}), delivers(0)) == ["S12"]
+    old = [created(), strict, written(0, 1), starts(1, {T0: -1})]
+    assert broken(old, delivers(0)) == ["S12"]
+    # The metadata of a broker lagged behind: for the client the partition is new.
+    assert broken(of(Unlisted, partitions=(T1,)), old, delivers(0)) == ["S12"]
+    unlisted = [*old[:2], of(Unlisted, partitions=(T0,)), *old[2:]]
+    assert broken(unlisted, delivers(0)) == []
+    assert broken(unlisted, delivers(1)) == ["S26"]
 
 
 # ------------------------------------------------------------------ S20, L7: the leader

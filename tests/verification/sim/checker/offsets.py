@@ -43,6 +43,7 @@ from ..events import (
     Sought,
     Stored,
     Truncated,
+    Unlisted,
 )
 from .recorder import (
     CONSUMER_HEARTBEAT,
@@ -90,6 +91,7 @@ class Offsets:
             Created: self._created,
             Forgotten: self._forgotten,
             Assigned: self._assigned,
+            Unlisted: self._unlisted,
             Delivered: self._delivered,
             Processed: self._processed,
             Committing: self._committing,
@@ -147,6 +149,9 @@ class Offsets:
 
     def _assigned(self, number: int, event: Assigned) -> None:
         self._recorder.run_of(event.member).assigned_by = number
+
+    def _unlisted(self, number: int, event: Unlisted) -> None:
+        self._recorder.run_of(event.member).unlisted.update(event.partitions)
 
     def _delivered(self, number: int, event: Delivered) -> None:
         tp, offset = event.partition, event.offset
@@ -233,7 +238,9 @@ class Offsets:
         expected = min(log.floor, period.committed_before) if is_own else log.floor
         cuts = [cut for cut in log.truncations if cut < committed]
         is_uncommitted = max(period.starts, default=0) < 0
-        is_new = 0 <= period.run.opened_by < log.created_by
+        is_new = (
+            0 <= period.run.opened_by < log.created_by or event.partition in period.run.unlisted
+        )
         if period.run.has_wire_events and not period.starts:
             text = f"{what} before it has fetched the committed offset"
             self._recorder.report("S12", event, text, period.began_by, number)

@@ -170,6 +170,8 @@ class MemberRun:
     """The current periods."""
     periods: dict[TopicPartition, OwnershipPeriod] = attrs.field(factory=dict)
     """The last period of each partition that it ever owned."""
+    unlisted: set[TopicPartition] = attrs.field(factory=set)
+    """Partitions that a broker has left out of its metadata: for its client they may be new."""
     topics: tuple[str, ...] | None = None
     """The topics of its application's last subscription; None before it changes the first one."""
     uses_consumer_protocol: bool = False
