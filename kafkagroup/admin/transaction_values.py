@@ -37,7 +37,8 @@ class TransactionState(StrEnum):
     COMPLETE_ABORT = "CompleteAbort"
     """The last transaction was aborted, and no other has begun."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-    """The coordinator is about to raise the epoch, which fences older producers."""
+    """The transaction will be aborted: the coordinator first raises the epoch, which fences its
+    producer."""
     DEAD = "Dead"
     """The transactional id has expired."""
     UNKNOWN = "Unknown"
@@ -57,6 +58,7 @@ _OPEN = (
     TransactionState.ONGOING,
     TransactionState.PREPARE_COMMIT,
     TransactionState.PREPARE_ABORT,
+    TransactionState.PREPARE_EPOCH_FENCE,
 )
 
 
@@ -132,7 +134,11 @@ class OpenTransaction:
 
     @property
     def is_hanging(self) -> bool:
-        """Whether no coordinator will end it: none has an open transaction of this producer id that
-        includes the partition."""
+        """Whether it seems that no coordinator will end it: none reports an open transaction of
+        this producer id that includes the partition. Without the right to describe the
+        transactional id this is always so."""
         known = self.transaction
-        return known is None or not known.state.is_open or self.partition not in known.partitions
+        if known is None or self.partition not in known.partitions:
+            return True
+        # The coordinator may still end a transaction in a state that is unknown here.
+        return not known.state.is_open and known.state is not TransactionState.UNKNOWN

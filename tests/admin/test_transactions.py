@@ -8,12 +8,21 @@ from typing import Any
 
 import anyio
 import pytest
+from attrs import evolve
 from memory_network import network
 
 from kafkagroup import Admin, Producer, TopicPartition
-from kafkagroup.admin import TransactionList, TransactionState, transactions
+from kafkagroup.admin import (
+    OpenTransaction,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionList,
+    TransactionState,
+    transactions,
+)
 from kafkagroup.errors import IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.transport.metadata import Node
 from kafkagroup.wire.messages.transaction_admin import WriteTxnMarkersRequest
 
 __all__ = ["network"]
@@ -58,6 +67,37 @@ async def test_a_transaction_that_ends_between_the_requests_does_not_hang(
         "t/0 has no transaction that begins at 2; it has no open transaction"
     )
     assert kafka.requests(WriteTxnMarkersRequest) == []
+
+
+@pytest.mark.parametrize("state", TransactionState)
+def test_a_transaction_that_its_coordinator_ends_does_not_hang(state: TransactionState) -> None:
+    """Also one whose producer it is about to fence. Of a state that is unknown here nothing is
+    known: its transaction is not aborted without `force`."""
+    tp, ended = TopicPartition("t", 0), {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
+    producer = ProducerDescription(
+        producer_id=7,
+        producer_epoch=0,
+        last_sequence=1,
+        last_written_at=None,
+        coordinator_epoch=-1,
+        transaction_start_offset=2,
+    )
+    known = TransactionDescription(
+        transactional_id="tx",
+        state=state,
+        producer_id=7,
+        producer_epoch=0,
+        timeout=60.0,
+        started_at=None,
+        partitions=(tp,),
+        coordinator=Node(1, "kafka-1", 9092),
+    )
+    opened = OpenTransaction(partition=tp, producer=producer, start_offset=2, transaction=known)
+    elsewhere = evolve(opened, transaction=evolve(known, partitions=()))
+    unlisted = evolve(opened, transaction=None)
+    assert opened.is_hanging == (state in ended)
+    assert elsewhere.is_hanging
+    assert unlisted.is_hanging
 
 
 @pytest.mark.parametrize(
