@@ -95,6 +95,15 @@ def test_offset_lookups_by_position_and_time(log: PartitionLog) -> None:
     assert PartitionLog().at_max_timestamp() == TimedOffset()
 
 
+def test_a_deleted_record_does_not_have_the_largest_timestamp() -> None:
+    """It was the largest of its batch, whose other records are still there."""
+    log = PartitionLog()
+    log.append(batch(50, 30, 40))
+    log.append(batch(10))
+    log.delete_before(1)
+    assert log.at_max_timestamp() == TimedOffset(2, 40, 0)
+
+
 def test_ends_of_leader_epochs(log: PartitionLog) -> None:
     assert [log.end_of_epoch(epoch) for epoch in (-1, 0, 1, 2, 3)] == [
         (-1, -1),

@@ -135,7 +135,14 @@ class PartitionLog:
     def at_max_timestamp(self) -> TimedOffset:
         """Return the place of the record with the largest timestamp, of the first one if there are
         several (KIP-734)."""
-        top = max((b.max_timestamp for b in self._from(self.start)), default=None)
+        tops = (
+            batch.max_timestamp
+            if batch.base_offset >= self.start
+            # Records of this batch are deleted: its header has the timestamps of all.
+            else max((record.timestamp for record in batch.records(self.start)), default=-1)
+            for batch in self._from(self.start)
+        )
+        top = max(tops, default=None)
         return TimedOffset() if top is None else self.at_time(top)
 
     def at_time(self, timestamp: int) -> TimedOffset:
