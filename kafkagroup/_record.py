@@ -162,7 +162,8 @@ class Record:
         return GenericAlias(cls, parts)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise the error for a name that a record does not have."""
+        """Raise an AttributeError for a name that a record does not have. If it is the name in
+        another Kafka client, the error says what to use here."""
         from kafkagroup._foreign_names import unknown_attribute
 
         raise unknown_attribute(self, name)
@@ -209,5 +210,6 @@ if cython.compiled:
     cython.cast("PyTypeObject *", Record).tp_name = b"kafkagroup.Record"
 else:
     public(Record)
-    # In Python code `__getattr__` would double the time that each property takes.
+    # In Python code `__getattr__` would double the time that each property takes: Python's own
+    # AttributeError is enough there.
     del Record.__getattr__

@@ -244,8 +244,9 @@ class GroupMember(Service):
     async def __anext__(self) -> Generation:
         """Release the last generation, and wait for the next one.
 
-        Raises: NotStartedError; the error that ended the membership, if one did. Iteration ends
-        after `stop`.
+        Raises: NotStartedError; the error that ended the membership, if one did. Raises once, while
+        the membership continues: AuthenticationError for a refused login, and ClusterChangedError.
+        Iteration ends after `stop`.
         """
         if not self._was_started:
             raise _not_started()
@@ -438,9 +439,9 @@ class GroupMember(Service):
     # ------------------------------------------------------------ starting and stopping
 
     async def stop(self, *, leave_group: bool | None = None) -> None:
-        """Wait until the work in scopes has ended, and leave the group, within `close_timeout`.
-        `leave_group` overrides `leave_group_on_close`. A second call does nothing, and so does a
-        call in a process that was forked from the one that started the member."""
+        """Cancel the work in scopes, wait until it has ended, and leave the group, within
+        `close_timeout`. `leave_group` overrides `leave_group_on_close`. A second call does nothing,
+        and so does a call in a process that was forked from the one that started the member."""
         if leave_group is not None:
             self._leave_group = leave_group
         await super().stop()
@@ -502,13 +503,15 @@ class GroupMember(Service):
             self._history.feed.close()
 
     async def _leave(self) -> None:
-        """Wait for the work in scopes, then leave the group and close the connections."""
+        """Cancel the work in scopes and wait for its end, then leave the group and close the
+        connections."""
         queue = self._queue
         deadline = anyio.current_time() + self._close_timeout * LEAVE_FRACTION
         queue.close()
         if self._cluster is not None:
             self._cluster.logins.suspended = None  # a login that was refused may succeed now
-        # Before leaving: other members must not begin while this one's work still runs.
+        # Before leaving: other members must not begin while this one's work, which `close` has
+        # cancelled, still runs.
         await queue.wait_vacated()
         driver = self._driver
         if driver is not None and driver.closed.is_set() and self._members.unanswered_id:

@@ -42,7 +42,15 @@ def groups_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     `Groups` as `groups`. `--group` does the same as the argument."""
 
     @click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=complete_groups)
-    @click.option("-g", "--group", "more_groups", metavar="GROUP", multiple=True, hidden=True)
+    @click.option(
+        "-g",
+        "--group",
+        "more_groups",
+        metavar="GROUP",
+        multiple=True,
+        hidden=True,
+        shell_complete=complete_groups,
+    )
     @click.option(
         "-a", "--all-groups", "all_groups", is_flag=True, help="All groups of the cluster."
     )

@@ -97,10 +97,11 @@ class PartitionQueue:
         self._topic_id = NO_ID
         self._is_new_epoch_needed = False
         """Whether the sequence of numbers cannot continue, such as after a number that will never
-        be used."""
+        be used. In a transaction it then goes on with the number that the leader expects, unless
+        `_has_unresolved`."""
         self._has_unresolved = False
-        """Whether the batch whose number will not be used may have been written, or the leader
-        expects another number for a reason that is not known."""
+        """Whether it is not known which number the leader expects: the batch whose number will not
+        be used may have been written, or the leader has refused a number for an unknown reason."""
 
     def batches(self) -> Iterator[ProduceBatch]:
         """Yield all batches, the oldest first."""
@@ -147,14 +148,15 @@ class PartitionQueue:
         if now < self.retry_at:
             return None
         if self._is_new_epoch_needed and not self.in_flight:
-            # First send again what may have been written. Brokers refuse a batch behind one that
-            # was not written, and late requests of an epoch once they know the next one: if the
-            # first retried batch was not written, none was, and none will be. In a transaction the
-            # epoch continues, so a late request of each of them may still be written.
+            # First send again, unchanged, what may have been written: its response tells. Without
+            # a coordinator only the first retried batch counts. If that was not written, no later
+            # one was, as brokers refuse a batch behind a missing one; and once they know the next
+            # epoch they refuse late requests of this one. In a transaction the epoch continues, so
+            # a late request of any of them may still be written.
             candidates = self.retried if self._is_coordinated else self.retried[:1]
-            unresolved = next((b for b in candidates if b.is_maybe_written), None)
-            if unresolved is not None:
-                return unresolved
+            maybe_written = next((b for b in candidates if b.is_maybe_written), None)
+            if maybe_written is not None:
+                return maybe_written
             if not self.needs_coordinator_epoch:
                 self._renumber()
         if self.retried:
@@ -302,7 +304,8 @@ class PartitionQueue:
         lost what it knew."""
         if self.is_next(batch) and not self._has_unresolved:
             if self._is_new_epoch_needed:
-                # No attempt at this batch can have been written: a batch before it was not.
+                # No attempt at this batch is in the log: a number before it will never be used, the
+                # topic has another log, or the leader refuses the batch for the second time.
                 batch.is_maybe_written = False
             self._is_new_epoch_needed = True
         self.retry(batch, at)
@@ -327,9 +330,10 @@ class PartitionQueue:
         self.epoch_refused(batch, at)
 
     def epoch_refused(self, batch: ProduceBatch, at: float) -> None:
-        """Send the batch again, in a new epoch unless the coordinator gives the epochs: the leader
-        refuses the epoch of the batch, does not know the producer, or takes the number of the batch
-        for one that was used before."""
+        """Send the batch again: the leader refuses its epoch, does not know the producer, or takes
+        its number for one that was used before. It is sent in a new epoch, unless the coordinator
+        gives the epochs, or the batch may have been written: then it stays as it is until its
+        deadline."""
         self._is_new_epoch_needed = True
         self.retry(batch, at)
 

@@ -58,7 +58,8 @@ def select(
     filters that cannot be used here, and those on timestamps, which here only skip the start of a
     log.
 
-    `fields`: the columns that are fields of the value. Filters on them cannot be used.
+    `fields`: the columns that are fields of the value. Filters on them cannot be used, also where a
+    field has the name of a column of the record, such as "topic", and replaces it.
     """
     selection, remaining = Selection(), []
     for one in filters:

@@ -71,6 +71,7 @@ def assignor_of(protocol: GroupMembershipProtocol) -> Assignor:
     def decide(
         members: list[str], partitions: list[TopicPartition], member: str
     ) -> Iterable[TopicPartition]:
+        # The partitions are those of one topic, so that their numbers are their ids.
         participants = [other.encode() for other in members]
         by_id = {tp.partition: tp for tp in partitions}
         return protocol.decide_partitions(participants, by_id, member.encode())

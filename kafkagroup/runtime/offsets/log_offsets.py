@@ -29,12 +29,13 @@ _MAX_UNKNOWN = 5
 
 @define
 class ListedOffsets:
-    """The result of one round of ListOffsets requests."""
+    """What requests for offsets have found: those of one round, or of all rounds together."""
 
     offsets: dict[TopicPartition, OffsetAndTimestamp] = field(factory=dict)
     """Offset -1 if the log has no record at or after the timestamp."""
     errors: dict[TopicPartition, BrokerError] = field(factory=dict)
-    """Refusals, which a retry changes only if their cause is removed."""
+    """Refusals, which a retry changes only if their cause is removed, and the errors of partitions
+    that stayed unknown."""
 
 
 class LogOffsets:
@@ -121,17 +122,17 @@ class LogOffsets:
         found = ListedOffsets()
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for tp, timestamp in timestamps.items():
-            leader = self._cluster.metadata.leader(tp)
+            known = self._cluster.metadata.leader(tp)
             # Without a leader: -1, which is the id of no node.
-            by_leader.setdefault(-1 if leader is None else leader.leader, {})[tp] = timestamp
+            by_leader.setdefault(-1 if known is None else known.leader, {})[tp] = timestamp
         is_stale = False
         for node_id, requested in by_leader.items():
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None:
                 is_stale = True
                 continue
-            leaders = {tp: self._cluster.metadata.leader(tp) for tp in requested}
-            epochs = {tp: one.leader_epoch for tp, one in leaders.items() if one is not None}
+            before = {tp: self._cluster.metadata.leader(tp) for tp in requested}
+            epochs = {tp: one.leader_epoch for tp, one in before.items() if one is not None}
             try:
                 response = await self._cluster.broker(node).request_offset_limits(
                     requested, isolation_level=self._isolation_level, leader_epochs=epochs
@@ -140,12 +141,12 @@ class LogOffsets:
                 logger.info("offsets of broker %d: %s", node_id, error)
                 is_stale = True
                 continue
-            # Drop the offsets of partitions whose leader was replaced meanwhile: the log of the new
-            # one may start and end elsewhere.
+            # Drop the offsets of partitions whose metadata changed meanwhile: the log of another
+            # leader may start and end elsewhere.
             requested = {
                 tp: timestamp
                 for tp, timestamp in requested.items()
-                if self._cluster.metadata.leader(tp) == leaders[tp]
+                if self._cluster.metadata.leader(tp) == before[tp]
             }
             is_stale |= self._parse(response, requested, found)
         if is_stale:
