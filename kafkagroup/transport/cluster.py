@@ -392,6 +392,7 @@ class Cluster:
     def _on_response(self) -> None:
         """Note that a broker of this cluster has responded."""
         self._recovery.on_response()
+        self.logins.on_response()
         if self.troubles.ongoing:
             self.troubles.succeeded("cluster", anyio.current_time())
 

@@ -71,8 +71,8 @@ class Logins:
         """By the address of the broker; under `_SOURCE` the failure of the source of
         credentials."""
         self._unreported: AuthenticationError | None = None
-        """The last refusal by a broker, if no broker has accepted a login since, and
-        `refused_everywhere` has not reported it yet."""
+        """The last refusal by a broker, if no broker has responded since, and `refused_everywhere`
+        has not reported it yet."""
         self.suspended: AuthenticationError | None = None
         """The refusal of all brokers, from `refused_everywhere` on: no login is tried. When the
         application continues or closes the client, the client sets it to None: logins are allowed
@@ -128,7 +128,6 @@ class Logins:
         """Note a login. `is_known`: the metadata names this broker."""
         self._failures.pop(address, None)
         self._failures.pop(_SOURCE, None)
-        self._unreported = None
         self.has_worked |= is_known
 
     def failed(self, address: Address, error: AuthenticationError, now: float) -> None:
@@ -152,9 +151,14 @@ class Logins:
         if now - since >= WARN_AFTER:
             self._report_at_intervals(error, now)
 
+    def on_response(self) -> None:
+        """Note that a broker of this client's cluster has responded: not all brokers refuse. An
+        accepted login does not show that: another cluster may listen at the broker's address."""
+        self._unreported = None
+
     def refused_everywhere(self, now: float) -> None:
         """Note that no broker accepts a login: report it, and suspend all logins. Changes nothing
-        if no login was refused since the last report, or since one was accepted: the brokers may
+        if no login was refused since the last report, or since a broker responded: the brokers may
         only be in their pauses, or not be reached."""
         error = self._unreported
         if error is not None and self._on_refused is not None:

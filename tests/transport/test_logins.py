@@ -123,12 +123,12 @@ def test_after_a_refusal_of_all_brokers_the_application_must_go_on() -> None:
     assert reported == [REFUSED] * 2, "each attempt that the application has caused"
 
 
-def test_a_refusal_before_an_accepted_login_is_not_one_of_all_brokers() -> None:
+def test_a_refusal_before_a_response_is_not_one_of_all_brokers() -> None:
     """One broker refused for a moment, while the password changed. Later the source of credentials
     failed: the client raised the refusal, and tried no login until the application polled."""
     one, reported = logins()
     one.failed(A, REFUSED, 0.0)
-    one.succeeded(B, is_known=True)
+    one.on_response()
     one.failed(B, FAILED, 5.0)
     one.refused_everywhere(5.0)
     assert (reported, allowed(one, 6.0)) == ([], True)

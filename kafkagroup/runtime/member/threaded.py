@@ -355,6 +355,9 @@ class _LoginsProxy(Logins):
     def failed(self, address: Address, error: AuthenticationError, now: float) -> None:
         self._post(partial(self._logins.failed, address, error, now))
 
+    def on_response(self) -> None:
+        self._post(self._logins.on_response)
+
     def refused_everywhere(self, now: float) -> None:
         self._post(partial(self._logins.refused_everywhere, now))
 
