@@ -243,6 +243,18 @@ def test_l2_whether_a_commit_is_answered_while_its_member_closes_does_not_depend
     assert broken(owner(), healed, refused, FORGOTTEN, closing, rest, end) == ["L2"]
 
 
+def test_l2_a_member_may_close_before_it_has_read_a_forgotten_partition_again():
+    """Its application was busy with another record since before the commit was forgotten."""
+    busy, done = delivers(0, tp=T1, member="b")
+    busy = [opening("b"), starts(1, {T1: 0}, member="b"), busy]
+    taken = [starts(2, {T0: -1}, member="b"), commits(0, member="b", generation=2)]
+    end = Finished(time=0.0, committed={T0: 0}, ends={T0: 2}, starts={T0: 0})
+    ends = [closes(T0, T1, member="b"), 0.5, end]
+    healed = [owner(auto_commit=False), Healed(time=0.0)]
+    assert "L2" not in broken(healed, busy, FORGOTTEN, closes(T0), taken, 6.5, done, ends)
+    assert "L2" in broken(healed, busy, done, FORGOTTEN, closes(T0), taken, 6.5, ends)
+
+
 def test_l10_the_application_itself_commits_without_auto_commit():
     healed, end = Healed(time=0.0), Finished(time=0.0, committed={}, ends={T0: 2}, starts={T0: 0})
     assert broken(owner(auto_commit=False), FORGOTTEN, healed, closes(T0), end) == []

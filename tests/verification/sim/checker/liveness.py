@@ -95,6 +95,10 @@ class Deadlines:
     """Whether its last assignment in this membership contained partitions."""
     polled_at: float = 0.0
     """When the application last polled."""
+    delivered_at: float = 0.0
+    """When the application last got a record."""
+    resumed_at: float = -math.inf
+    """When it last polled after a record or batch that took it longer than `_CLOSING`."""
     commit_count: int = 0
     """Unanswered commits of the application: what waits for them waits for the application."""
     must_rejoin_since: float | None = None
@@ -376,9 +380,12 @@ class Liveness:
     def _delivered(self, number: int, event: Delivered) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
         deadlines.busy_since, deadlines.busy_by = event.time, number
+        deadlines.delivered_at = event.time
 
     def _processed(self, number: int, event: Processed) -> None:
         deadlines = self._of(self._recorder.run_of(event.member))
+        if event.time - deadlines.delivered_at > _CLOSING:
+            deadlines.resumed_at = event.time
         deadlines.busy_since = None
         deadlines.on_poll(event.time)
 
@@ -529,34 +536,36 @@ class Liveness:
             if (
                 log is not None
                 and log.has_appends
-                and not _may_stay_forgotten(log, event.time)
+                and not self._may_stay_forgotten(log, event.time)
                 and log.next_visible(max(at, log.highest_stored)) < end
             ):
                 text = f"{tp} is left at {at} of {end}, {since:.1f} s after the last fault"
                 self._recorder.report("L2", event, text, number)
 
-
-def _may_stay_forgotten(log: Log, now: float) -> bool:
-    """Whether the coordinator has forgotten the commit, and no member must store it again: the last
-    owner has committed nothing itself, or only when its application asked it to, or has got the
-    acknowledgement later, or has released the partition before, or is dead, or has lost it, and
-    must not commit. A later owner reads it again, unless it closes, too. Whether a commit that is
-    sent while it closes gets a response in time does not depend on the member."""
-    owner = log.current
-    if log.forgotten_by < 0:
-        return False
-    if log.stored is not None:
-        is_recent = now - log.forgotten_at < _CLOSING
-        return is_recent and owner is not None and owner.began_by > log.forgotten_by
-    return (
-        owner is None
-        or owner.acked is None
-        or owner.acked_by > log.forgotten_by
-        or _commits_at_end(owner, log.forgotten_by)
-        or not owner.run.opening.auto_commit
-        or owner.end_reason in ("lost", "killed")
-        or (owner.revoking_by is not None and owner.revoking_by < log.forgotten_by)
-    )
+    def _may_stay_forgotten(self, log: Log, now: float) -> bool:
+        """Whether the coordinator has forgotten the commit, and no member must store it again: the
+        last owner has committed nothing itself, or only when its application asked it to, or has
+        got the acknowledgement later, or has released the partition before, or is dead, or has lost
+        it, and must not commit. A later owner reads it again, unless it closes, too, be it later
+        because its application was busy until then. Whether a commit that is sent while it closes
+        gets a response in time does not depend on the member."""
+        owner = log.current
+        if log.forgotten_by < 0:
+            return False
+        if log.stored is not None:
+            if owner is None or owner.began_by < log.forgotten_by:
+                return False
+            since = max(log.forgotten_at, self._of(owner.run).resumed_at)
+            return now - since < _CLOSING
+        return (
+            owner is None
+            or owner.acked is None
+            or owner.acked_by > log.forgotten_by
+            or _commits_at_end(owner, log.forgotten_by)
+            or not owner.run.opening.auto_commit
+            or owner.end_reason in ("lost", "killed")
+            or (owner.revoking_by is not None and owner.revoking_by < log.forgotten_by)
+        )
 
 
 def _commits_at_end(owner: OwnershipPeriod, forgotten_by: int) -> bool:
