@@ -97,7 +97,7 @@ class PartitionQueue:
         self._topic_id = NO_ID
         self._is_new_epoch_needed = False
         """Whether the sequence of numbers cannot continue, such as after a number that will never
-        be used. In a transaction it then goes on with the number that the leader expects, unless
+        be used. In a transaction it then continues with the number that the leader expects, unless
         `_has_unresolved`."""
         self._has_unresolved = False
         """Whether it is not known which number the leader expects: the batch whose number will not

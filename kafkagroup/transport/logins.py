@@ -4,8 +4,8 @@ Brokers and directories lock the accounts of clients that repeat a wrong passwor
 refuse the credentials, the error is raised to the application, and no login is tried until the
 application has got the error and calls the client again, which then clears `suspended`. One broker
 that refuses what others accept is at fault itself: its logins are repeated, less and less often,
-and if it goes on refusing, the application gets the error once a minute. A failure that is not a
-broker's refusal, such as that of the source of credentials, is raised only before the first
+and while it still refuses, the error is raised to the application once a minute. A failure that is
+not a broker's refusal, such as that of the source of credentials, is raised only before the first
 successful login, when the options may be wrong. A source that fails does so for each broker: after
 each pause, only one login of the client asks it again.
 """

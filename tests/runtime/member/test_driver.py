@@ -299,8 +299,8 @@ async def test_a_member_continues_with_the_coordinator_that_answers_its_sync(net
 async def test_a_join_does_not_wait_for_the_response_to_an_earlier_one(
     network: Any, request_type: Any
 ) -> None:
-    """Its response was lost, and an operator removed the member. A heartbeat told it so, but its
-    next join waited for the lost response, for as long as a rebalance may take."""
+    """Its response was lost, and an operator removed the member. A heartbeat reported that, but
+    the next join waited for the lost response, for as long as a rebalance may take."""
     async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
         network.serve_embedded(kafka)
         kafka.produce("t", ["0"], partition=0)

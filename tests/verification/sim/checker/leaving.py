@@ -86,7 +86,7 @@ class Leaving:
             if event.member_id:
                 membership.ids.add(event.member_id)
             else:
-                # It does not wait for the ids of joins that it has given up for this one.
+                # It does not wait for the ids of the joins that this one replaces.
                 membership.first_join = event.connection
         elif is_leave(event):
             membership.held_off_by = -1
