@@ -1,4 +1,4 @@
-"""docs/errors.md names the codes that end a membership for good."""
+"""docs/errors.md names the codes that end a membership permanently."""
 
 from __future__ import annotations
 
