@@ -129,7 +129,7 @@ class Driver(MemberLoop[C]):
         self._explained: BrokerError | None = None
         """The last refused join, as an error that tells more than its code."""
         self._rebalance_request: anyio.CancelScope | None = None
-        """That of the JoinGroup or SyncGroup in flight."""
+        """The scope of the task with the JoinGroup or SyncGroup in flight; None for none."""
         self._topic_names: TopicNames
         """Set when `run` starts, for a protocol that looks up names."""
         cluster.coordinators.watch(member.config.group_id, self._on_coordinator_found)
@@ -262,9 +262,10 @@ class Driver(MemberLoop[C]):
             self._post_reply(effect, Coordinator(node.node_id, node.host, node.port))
 
     async def _send_rebalance_request(self, send: Send) -> None:
+        """Send a JoinGroup or SyncGroup, on a new connection if an earlier one has no response."""
         if self._rebalance_request is not None:
-            # The member no longer waits for it. The coordinator would read this request only after
-            # its response, which may not come.
+            # The member no longer waits for the earlier one. On its connection the coordinator
+            # would read this request only after that response, which may not come.
             self._rebalance_request.cancel()
             broker = self._cluster.broker(_node_of(send.coordinator))
             await broker.disconnect(_CONNECTION[send.route])
