@@ -11,6 +11,7 @@ from verification.sim.events import (
     Committed,
     Committing,
     Computing,
+    Connecting,
     Deleted,
     Finished,
     Forgotten,
@@ -219,6 +220,14 @@ def test_l10_the_time_for_the_last_commit_may_pass_while_the_member_is_frozen():
     assert broken(owner(), FORGOTTEN, frozen, closes(T0)) == []
     assert broken(owner(), FORGOTTEN, frozen, 0.4, closes(T0)) == []
     assert broken(owner(), FORGOTTEN, frozen, 0.5, closes(T0)) == ["L10"]
+
+
+def test_l10_the_last_commit_needs_a_connection():
+    # The commits of `owner` went to node 0.
+    connecting, sends = of(Connecting, node=0), request("ApiVersions", connection=3)
+    assert broken(owner(), FORGOTTEN, connecting, closes(T0)) == []
+    assert broken(owner(), FORGOTTEN, connecting, sends, closes(T0)) == ["L10"]
+    assert broken(owner(), FORGOTTEN, of(Connecting, node=1), closes(T0)) == ["L10"]
 
 
 def test_l10_a_commit_since_then_may_stay_unanswered():

@@ -29,6 +29,7 @@ from ..events import (
     Assigned,
     Committed,
     Committing,
+    Connecting,
     Created,
     Deleted,
     Delivered,
@@ -82,6 +83,12 @@ class Offsets:
         """Member and partition -> the offsets that it has sent in commits."""
         self._floors: dict[tuple[str, int, int], dict[TopicPartition, int]] = {}
         """Member, connection and correlation id of a request for offsets -> what was committed."""
+        self._connections: set[tuple[str, int]] = set()
+        """Member and number of each connection on which a request was sent."""
+        self._connecting: dict[str, set[int]] = {}
+        """Member -> the nodes to which it has begun to connect, and sent nothing since."""
+        self._coordinators: dict[str, int] = {}
+        """Member -> the node to which it sent its last heartbeat or commit."""
         self._unanswered: dict[str, list[OwnershipPeriod]] = {}
         """Member -> the periods that ended while one of its commits was unanswered."""
         self.handlers: Handlers = {
@@ -98,6 +105,7 @@ class Offsets:
             Committed: self._committed,
             Sought: self._sought,
             Revoked: self._revoked,
+            Connecting: self._on_connecting,
             Sent: self._sent,
             Responded: self._answered,
             Stored: self._stored,
@@ -337,7 +345,15 @@ class Offsets:
 
     # ------------------------------------------------------------ commits: requests
 
+    def _on_connecting(self, number: int, event: Connecting) -> None:
+        self._connecting.setdefault(event.member, set()).add(event.node)
+
     def _sent(self, number: int, event: Sent) -> None:
+        if (event.member, event.connection) not in self._connections:
+            self._connections.add((event.member, event.connection))
+            self._connecting.get(event.member, set()).discard(event.node)
+        if event.api in ("Heartbeat", CONSUMER_HEARTBEAT, "OffsetCommit"):
+            self._coordinators[event.member] = event.node
         if event.api == "OffsetFetch":
             floors = {tp: log.floor for tp, log in self._recorder.logs.items()}
             self._floors[event.member, event.connection, event.correlation] = floors
@@ -576,8 +592,8 @@ class Offsets:
         """L10: a member with auto-commit sends what the broker has acknowledged to it once more,
         unless the broker forgot that only during the revocation, or before the response came; or
         the member was frozen or throttled until just before the release, so that the time for its
-        last commit passed. Whether the broker has answered a commit that was sent since does not
-        depend on the member."""
+        last commit passed, or gets no connection to the coordinator. Whether the broker has
+        answered a commit that was sent since does not depend on the member."""
         log, run, revoking_by = self._recorder.log(period.tp), period.run, period.revoking_by or 0
         if (
             run.opening.auto_commit
@@ -588,6 +604,7 @@ class Offsets:
             and max(period.acked_by, period.sent_by) < log.forgotten_by
             and event.time - period.revoking_at < _LAST_COMMIT_TIMEOUT
             and event.time - run.hindered_until >= _LAST_COMMIT_TIMEOUT
+            and self._coordinators.get(run.name) not in self._connecting.get(run.name, ())
         ):
             text = (
                 f"{run.name} releases {period.tp}; the broker forgot its commit of {period.acked}"
