@@ -158,7 +158,8 @@ class GroupLeft(GroupEvent):
 class TroubleReported(GroupEvent):
     """An operation has been retried without success for 10 s, or for about 2 s when a topic cannot
     be consumed. Reported at once: another cluster at the bootstrap addresses, and a nearest replica
-    that does not serve a partition. The client logs a warning at the same time."""
+    that does not serve a partition. The client logs a warning at the same time, unless it has
+    logged the same one in the last minute."""
 
     at: float
     subject: str

@@ -8,7 +8,7 @@ report often enough that a warning is in time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 from kafkagroup._values import define, frozen
 from kafkagroup.events import GroupEvent, TroubleEnded, TroubleReported
@@ -69,8 +69,9 @@ class _Trouble:
     warned_at: float | None = None
     """When the last warning was logged, or left out as a repetition; None before the first."""
     was_warned: bool = False
-    """Whether a warning was due since the operation last succeeded: then the next success is
-    reported. The warning may have been due before `began_at`."""
+    """Whether a warning was due since the operation last succeeded, be it before `began_at`, or
+    the end of another operation's trouble depends on this one: then the next success is
+    reported."""
 
 
 class Troubles:
@@ -119,7 +120,8 @@ class Troubles:
         trouble = self.ongoing.pop(key, None)
         if trouble is None or not trouble.was_warned:
             return
-        if any(str(other.problem) == str(trouble.problem) for other in self.ongoing.values()):
+        if (other := next(self._alike(trouble), None)) is not None:
+            other.was_warned = True  # the success of that operation ends the problem
             return
         seconds, problem = now - trouble.began_at, trouble.problem
         logger.info("%s: works again, after %.0f s", problem.subject, seconds)
@@ -142,17 +144,18 @@ class Troubles:
                 found.setdefault(str(trouble.problem), (trouble.problem, now - trouble.began_at))
         return list(found.values())
 
+    def _alike(self, trouble: _Trouble) -> Iterator[_Trouble]:
+        """Yield the troubles of other operations with the same text."""
+        text = str(trouble.problem)
+        for other in self.ongoing.values():
+            if other is not trouble and str(other.problem) == text:
+                yield other
+
     def _warn(self, trouble: _Trouble, now: float, warn_interval: float) -> None:
-        is_repeated, trouble.warned_at = trouble.warned_at is not None, now
-        trouble.was_warned = True
-        self._warned = {text: at for text, at in self._warned.items() if now - at < warn_interval}
+        is_published = trouble.was_warned or any(o.was_warned for o in self._alike(trouble))
+        trouble.warned_at, trouble.was_warned = now, True
         problem, seconds = trouble.problem, now - trouble.began_at
-        text = str(problem)
-        if text in self._warned:
-            return
-        self._warned[text] = now
-        logger.warning("no progress for %.0f s: %s; %s", seconds, problem, problem.advice)
-        if not is_repeated and self._publish is not None:
+        if not is_published and self._publish is not None:
             self._publish(
                 TroubleReported(
                     at=now,
@@ -162,3 +165,8 @@ class Troubles:
                     seconds=seconds,
                 )
             )
+        self._warned = {text: at for text, at in self._warned.items() if now - at < warn_interval}
+        text = str(problem)
+        if text not in self._warned:
+            self._warned[text] = now
+            logger.warning("no progress for %.0f s: %s; %s", seconds, problem, problem.advice)

@@ -141,6 +141,42 @@ def test_one_cause_is_reported_once_for_all_connections_and_partitions(lines: An
     assert [type(event) for event in events] == [TroubleReported, TroubleEnded]
 
 
+def test_trouble_that_returns_within_a_minute_is_published_again(lines: Any) -> None:
+    """It was published as ended, and never again, however long it then lasted: its first warning
+    was left out as a repetition, and the later ones were not the first."""
+    events: list[Any] = []
+    troubles = Troubles(events.append)
+    for second in range(200):
+        if second == 12:
+            troubles.succeeded("a", second)
+        else:
+            troubles.failed("a", second, problem())
+    assert [(type(e).__name__, e.at) for e in events] == [
+        ("TroubleReported", 10),
+        ("TroubleEnded", 12),
+        ("TroubleReported", 23),
+    ]
+    assert lines() == [
+        "no progress for 10 s: a:1: refused; look",
+        "a:1: works again, after 12 s",
+        "no progress for 70 s: a:1: refused; look",
+        "no progress for 130 s: a:1: refused; look",
+    ]
+
+
+def test_the_last_operation_of_one_cause_ends_it() -> None:
+    """It had just begun to fail when the first one, whose trouble was published, succeeded."""
+    events: list[Any] = []
+    troubles = Troubles(events.append)
+    for second in range(12):
+        troubles.failed("a", second, problem())
+    troubles.failed("b", 11, problem())
+    troubles.succeeded("a", 12)
+    assert [type(e).__name__ for e in events] == ["TroubleReported"]
+    troubles.succeeded("b", 13)
+    assert [type(e).__name__ for e in events] == ["TroubleReported", "TroubleEnded"]
+
+
 def test_a_changing_cause_adds_no_warnings(lines: Any) -> None:
     troubles = Troubles()
     for second in range(70):
