@@ -92,6 +92,7 @@ async def plan(
     logs = LogOffsets(calls.opened(), READ_UNCOMMITTED)
 
     async def at(timestamp: int) -> dict[TopicPartition, int]:
+        # `logs` has the cluster that `one` passes.
         found = await calls.one(lambda _: logs.at(dict.fromkeys(wanted, timestamp)))
         return {tp: one.offset for tp, one in found.items()}
 

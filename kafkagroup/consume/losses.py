@@ -23,7 +23,8 @@ class Losses:
 
     def __init__(self) -> None:
         self._lost: dict[TopicPartition, tuple[OwnedPartition, str]] = {}
-        """Partition -> its ended assignment, and the reason of the loss."""
+        """Partition -> its ended assignment, which a late response to a commit still changes, and
+        the reason of the loss."""
 
     def add(self, owned: OwnedPartition, reason: str) -> None:
         """Note a partition that is being released, unless all that was delivered is committed."""

@@ -1,12 +1,12 @@
 """Events and effects: the inputs and outputs of a membership protocol.
 
-Events are past tense, effects imperative. The driver of a `step` answers every `Send` once with
-`Replied` or `SendFailed`, unless the member has stopped awaiting it before it could be sent; every
-`FindCoordinator` with a `Coordinator` in `Replied` or with `SendFailed`; every `Revoke` and `Lose`
-with `Revoked`; and every `Compute` with `Computed` or `ComputeFailed`. These events echo the token
-of their effect: one whose token is no longer current changes nothing. An `Assign` has no token, and
-is answered only if it failed, with `AssignFailed`. All moments are on the lease clock (see
-`BaseEvent.now`).
+Names of events are in the past tense, except `Leaving`; those of effects are imperative. The driver
+of a `step` answers every `Send` once with `Replied` or `SendFailed`, unless the member has stopped
+awaiting it before it could be sent; every `FindCoordinator` with a `Coordinator` in `Replied` or
+with `SendFailed`; every `Revoke` and `Lose` with `Revoked`; and every `Compute` with `Computed` or
+`ComputeFailed`. These events echo the token of their effect: one whose token is no longer current
+changes nothing. An `Assign` has no token, and is answered only if it failed, with `AssignFailed`.
+All moments are on the lease clock (see `BaseEvent.now`).
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ timeout.
 
 The leader's timeout runs from the last request of the session that it knows of. That may be older
 than the confirmation: by the interval between two confirmations, a sixth of the session timeout,
-and by half a tick of the servers, after which a follower reports its sessions. A session timeout
-has at least two ticks, so half a tick is at most a quarter of it. The rest is for clocks that
-drift."""
+and by half a tick of the servers, after which a follower reports its sessions. By default, servers
+grant a session timeout of at least two ticks, so half a tick is at most a quarter of it. The rest
+is for clocks that drift."""
 
 _CONFIRM_FRACTION = 1 / 6
 """The interval between confirmations, as a fraction of the session timeout. `LEASE_FRACTION`
@@ -58,8 +58,8 @@ class Phase(Enum):
 
 
 _ENDING_MOVES: Mapping[Phase, str] = {
-    Phase.LEAVING: "Leaving, or Revoked while leaving, while there is a session to close",
-    Phase.LEFT: "Leaving, or Revoked while leaving, without a session",
+    Phase.LEAVING: "Leaving, or Revoked while leaving; never from LOSING, whose session has ended",
+    Phase.LEFT: "Revoked while leaving; only from LOSING, as there is no session to close",
     Phase.FAILED: "RequestFailed, ComputeFailed, AssignFailed or SessionFailed; MembersRead: this"
     " member is not admitted; or Claimed: refused too often",
 }
@@ -81,9 +81,11 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     },
     Phase.MEMBER: {
         **_ENDING_MOVES,
-        Phase.CONNECTING: "SessionExpired, or any event after the session's end; no assignment yet",
-        Phase.LOSING: "SessionExpired, any event after the session's end, or Leaving as `lost`",
-        Phase.REVOKING: "Leaving",
+        Phase.CONNECTING: "SessionExpired, or any event after the session's end; without"
+        " `may_own_units`",
+        Phase.LOSING: "SessionExpired, any event after the session's end, or Leaving as `lost`;"
+        " with `may_own_units`",
+        Phase.REVOKING: "Leaving, with `may_own_units`",
     },
     Phase.LOSING: {
         **_ENDING_MOVES,

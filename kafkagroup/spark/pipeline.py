@@ -9,7 +9,7 @@ part of each.
 A run is recorded in `runs`, with the number of its last batch, after all tables are written. If it
 is interrupted, the next run takes the same number, continues from the same state, and writes the
 same parts again. The tables are folders under `out`, or in a catalog; `positions`, `runs` and
-`pruned`, the time of the last removal, are always under `out`.
+`pruned`, the cutoff of the last removal of old rows, are always under `out`.
 """
 
 from __future__ import annotations

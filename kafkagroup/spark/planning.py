@@ -79,7 +79,7 @@ def plan_batch(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
             if not may_be_same_topic(topic, begin.topic_ids, ends.topic_ids):
                 dropped.update(partitions)
                 losses.append(f"topic {topic!r} was recreated")
-            elif missing and error is not None and _is_smaller(topic, begin, ends, error):
+            elif missing and error is not None and _has_shrunk(topic, begin, ends, error):
                 dropped.update(missing)
                 losses.append(f"{', '.join(map(str, missing))} were deleted")
             elif error is not None:
@@ -106,9 +106,9 @@ def plan_batch(begin: Positions, ends: LogEnds, options: SourceOptions) -> Plan:
     return Plan(latest, new, losses, errors, frozenset(deleted))
 
 
-def _is_smaller(topic: str, begin: Positions, ends: LogEnds, error: BrokerError) -> bool:
-    """Whether a topic has lost partitions: without topic ids, it may have been recreated with
-    fewer. Under the same id a topic never loses partitions."""
+def _has_shrunk(topic: str, begin: Positions, ends: LogEnds, error: BrokerError) -> bool:
+    """Return whether a topic has lost partitions: without topic ids, it may have been recreated
+    with fewer. Under the same id a topic never loses partitions."""
     has_same_id = begin.topic_ids[topic] == ends.topic_ids[topic] != ""
     return error.code in ABSENT and not has_same_id
 

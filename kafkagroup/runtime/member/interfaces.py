@@ -61,8 +61,9 @@ class Application(Protocol):
         """Note the error that ends the membership; the member may still have to leave."""
 
     def poll_due_at(self, loop_ran_at: float) -> float:
-        """Return when the next poll is due. `loop_ran_at`: when the application's loop last ran.
-        Both are on the loop's clock.
+        """Return when the next poll is due. `loop_ran_at`: when the application's loop was last
+        known to run; earlier than now only if another thread calls this. Both are on the loop's
+        clock.
 
         Changes nothing. It may run in another thread than the other functions.
         """
@@ -156,10 +157,11 @@ class RunningMember(Protocol):
         `Leaving`, but `deadline` is on the loop's clock."""
 
     async def confirm(self, partitions: Collection[TopicPartition], deadline: float) -> float:
-        """Return until when commits of these partitions may be sent, on the lease clock.
+        """Return until when commits of these partitions may be sent, on the lease clock; infinity
+        if the group has a coordinator, which refuses late commits itself.
 
-        Where no coordinator refuses late commits, check first, by `deadline` on the loop's clock,
-        that the member still owns them. Raises: CommitFailedError.
+        Without a coordinator, check first, by `deadline` on the loop's clock, that the member still
+        owns the partitions. Raises: CommitFailedError.
         """
         ...
 
