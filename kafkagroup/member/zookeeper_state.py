@@ -58,12 +58,11 @@ class Phase(Enum):
 
 
 _ENDING_MOVES: Mapping[Phase, str] = {
-    Phase.LEAVING: "Leaving, or Revoked while leaving; never from LOSING, whose session has ended",
-    Phase.LEFT: "Revoked while leaving; only from LOSING, as there is no session to close",
+    Phase.LEAVING: "Leaving, or Revoked while leaving",
     Phase.FAILED: "RequestFailed, ComputeFailed, AssignFailed or SessionFailed; MembersRead: this"
     " member is not admitted; or Claimed: refused too often",
 }
-"""The moves that end a membership."""
+"""The moves that end a membership with a session."""
 
 MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.IDLE: {
@@ -88,7 +87,8 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.REVOKING: "Leaving, with `may_own_units`",
     },
     Phase.LOSING: {
-        **_ENDING_MOVES,
+        Phase.LEFT: "Revoked while leaving: there is no session to close",
+        Phase.FAILED: _ENDING_MOVES[Phase.FAILED],
         Phase.CONNECTING: "Revoked",
     },
     Phase.REVOKING: {
