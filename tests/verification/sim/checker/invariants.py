@@ -58,7 +58,7 @@ INVARIANTS: Mapping[str, str] = {
     "L10": "an acknowledged offset that the broker has forgotten is stored again when its "
     "partition is released",
     "L11": "a partition that a broker refuses is asked for again, until it is revoked, and the "
-    "application hears of it",
+    "application is notified",
     "L12": "a member that closes leaves its group",
     "L13": "a static member is not held off by its own earlier join",
     "L14": "one silent connection does not use up a call",
