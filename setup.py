@@ -35,6 +35,7 @@ SOURCES = (
     "kafkagroup/consume/conversion.py",
     "kafkagroup/consume/delivery.py",
     "kafkagroup/runtime/consume/reader.py",
+    "kafkagroup/runtime/produce/batch_end.py",
     "kafkagroup/runtime/produce/record_future.py",
 )
 """The modules to compile. Beside each, a .pxd file declares the C types."""

@@ -394,7 +394,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         else:
             check_timestamp(timestamp)
         batch = self._accumulator.add(topic, partition, key, value, headers, timestamp)
-        return RecordFuture(batch, batch.count - 1, timestamp)
+        return RecordFuture(batch, batch.count - 1, timestamp, self._loop)
 
     async def send_many(
         self,
@@ -489,7 +489,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         else:
             check_timestamp(timestamp)
         batch = self._accumulator.add(topic, partition, key, value, headers, timestamp)
-        return RecordFuture(batch, batch.count - 1, timestamp)
+        return RecordFuture(batch, batch.count - 1, timestamp, self._loop)
 
     # ------------------------------------------------------------ transactions
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kafkagroup._backend import asyncio_loop
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.runtime.produce.batch_end import BatchEnd, Waiter
 from kafkagroup.types import RecordMetadata
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["RecordFuture", "wait_ended_or_moved"]
 
@@ -23,10 +27,18 @@ class RecordFuture:
     Awaiting raises: NotWrittenError.
     """
 
-    def __init__(self, batch: ProduceBatch, index: int, timestamp: int) -> None:
+    def __init__(
+        self,
+        batch: ProduceBatch,
+        index: int,
+        timestamp: int,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        """`loop`: that of the producer; None on trio."""
         self._batch = batch
         self._index = index
         self._timestamp = timestamp
+        self._loop = loop
         self._reader_count = 0
         """The number of awaits that wait for the outcome or have got it; without cancelled ones."""
 
@@ -37,17 +49,11 @@ class RecordFuture:
         self._reader_count += 1
         while not self._batch.has_ended:
             try:
-                event = _end_event(self._batch)
-                if (loop := asyncio_loop()) is None:
-                    yield from event.wait().__await__()
+                end = _end_of(self._batch, self._loop)
+                if isinstance(end, BatchEnd):
+                    yield Waiter(end)  # as `yield from end`, without its generator
                 else:
-                    # As `event.wait()`, without its coroutine.
-                    waiter = loop.create_future()
-                    event.add(waiter)
-                    try:
-                        yield from waiter
-                    finally:
-                        event.withdraw(waiter)
+                    yield from end.wait().__await__()
             except BaseException:
                 self._reader_count -= 1
                 if not self._reader_count:
@@ -87,12 +93,14 @@ class RecordFuture:
 async def wait_ended_or_moved(batch: ProduceBatch) -> None:
     """Wait until the records of a batch have ended, or moved to other batches."""
     if not batch.has_ended:
-        await _end_event(batch).wait()
+        end = _end_of(batch, asyncio_loop())
+        await (end if isinstance(end, BatchEnd) else end.wait())
 
 
-def _end_event(batch: ProduceBatch) -> OneShotEvent:
-    """Return the end event of a batch, which the first call creates."""
+def _end_of(batch: ProduceBatch, loop: asyncio.AbstractEventLoop | None) -> BatchEnd | OneShotEvent:
+    """Return the end of a batch, for which the first call creates it. `loop`: that of the producer;
+    None on trio."""
     if batch.end_event is None:
-        batch.end_event = OneShotEvent()
-    # Typed as `EndEvent`: the package `produce` must not import the class.
-    return cast(OneShotEvent, batch.end_event)
+        batch.end_event = OneShotEvent() if loop is None else BatchEnd(loop)
+    # Typed as `EndEvent`: the package `produce` must not import the classes.
+    return cast("BatchEnd | OneShotEvent", batch.end_event)

@@ -16,6 +16,7 @@ import pytest
 from runtime.produce.logs import SERVERS, cluster, values
 
 from kafkagroup import Producer
+from kafkagroup._backend import asyncio_loop
 from kafkagroup.errors import (
     BrokerError,
     BufferFullError,
@@ -297,12 +298,27 @@ async def test_a_cancelled_send_withdraws_nothing() -> None:
         assert await values(kafka, "t") == [b"first", b"second"]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_record_is_awaited_in_the_loop_of_its_producer_only() -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, Delay(0.5))
+        future = producer.send_nowait("t", b"second")
+
+        async def wait() -> None:
+            await future
+
+        with pytest.raises(RuntimeError, match="different loop"):
+            await asyncio.to_thread(asyncio.run, wait())
+        assert (await future).offset == 1
+
+
 async def test_a_cancelled_wait_is_not_counted_for_a_later_batch() -> None:
     """The failure of the later batch would then count as read."""
     first, later = (ProduceBatch(TP, 0.0, 9.0, 1) for _ in range(2))
     for batch in (first, later):
         batch.append(None, b"", 1, (), 50)
-    future = RecordFuture(first, 0, 1)
+    future = RecordFuture(first, 0, 1, asyncio_loop())
 
     async def wait() -> None:
         await future
@@ -333,7 +349,7 @@ async def read(future: RecordFuture) -> None:
 async def test_a_cancelled_wait_does_not_withdraw_that_of_another_task(cancelled: int) -> None:
     """`flush()` would raise an error that the other task receives."""
     batch = full_batch()
-    future = RecordFuture(batch, 0, 1)
+    future = RecordFuture(batch, 0, 1, asyncio_loop())
     scopes = [anyio.CancelScope() for _ in range(2)]
 
     async def wait(scope: anyio.CancelScope) -> None:
@@ -359,7 +375,7 @@ async def test_a_wait_cancelled_while_its_record_moves_leaves_the_count_of_the_n
 ) -> None:
     """The failure of another record of that batch would then be silent."""
     first, later = full_batch(), full_batch()
-    future = RecordFuture(first, 0, 1)
+    future = RecordFuture(first, 0, 1, asyncio_loop())
     readers = [asyncio.create_task(read(future)) for _ in range(2)]
     await anyio.wait_all_tasks_blocked()
     first.move([(later, 0), (later, 1)])
@@ -378,7 +394,7 @@ async def test_a_wait_cancelled_while_its_record_moves_leaves_the_count_of_the_n
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_wait_cancelled_at_the_end_does_not_withdraw_what_another_task_has_read() -> None:
     batch = full_batch()
-    future = RecordFuture(batch, 0, 1)
+    future = RecordFuture(batch, 0, 1, asyncio_loop())
     reader = asyncio.create_task(read(future))
     await anyio.wait_all_tasks_blocked()
     batch.fail(ClosedError("test"))
