@@ -218,8 +218,8 @@ class Transactions:
     commits: bool = False
     """Whether the last transaction is to be committed."""
     is_end_lost: bool = False
-    """Whether an attempt to end the transaction got no response: it may have been executed, also if
-    a later one is refused."""
+    """Whether an attempt to end the transaction got no response, or one that does not tell: it may
+    have been executed, also if a later one is refused."""
     error: KafkaGroupError | None = None
     """The first error of the transaction, or what has ended the producer."""
     trouble: str = ""

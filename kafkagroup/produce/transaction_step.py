@@ -394,12 +394,14 @@ class _Step:
             case None:
                 self._set(added=self.state.added | adding)
                 self._end_adding()
-            case TransactionAction.RETRY | TransactionAction.LOOK_UP if self.state.is_open:
-                self._set(add_attempt=self._again(attempt, action, code))
             case TransactionAction.RETRY | TransactionAction.LOOK_UP:
-                # The transaction will be aborted. This attempt has added nothing; what a lost one
-                # may have added ends with the next epoch.
-                self._end_adding()
+                self._note_lost(action is TransactionAction.LOOK_UP)
+                if self.state.is_open:
+                    self._set(add_attempt=self._again(attempt, action, code))
+                else:
+                    # The transaction will be aborted: what may have been added ends with the next
+                    # epoch.
+                    self._end_adding()
             case _:
                 self._set(adding=frozenset(), add_attempt=None)
                 what = f"adding {tp} to the transaction"
@@ -490,6 +492,7 @@ class _Step:
                 else:
                     self._end_offsets()
             case TransactionAction.RETRY | TransactionAction.LOOK_UP:
+                self._note_lost(action is TransactionAction.LOOK_UP)
                 self._retry_offsets(commit, action, code)
             case _:
                 what = f"adding the offsets of group {group_id!r} to the transaction"
@@ -668,9 +671,11 @@ class _Step:
         # attempt without a response: if that attempt was executed, the repeated one succeeds
         # (KIP-890).
         is_aborted = code == ErrorCode.INVALID_TXN_STATE and state.ends_epoch
-        # After an attempt without a response the code proves nothing: that attempt may have
+        # After an attempt of unknown outcome the code proves nothing: that attempt may have
         # committed the transaction.
         is_abortable = action is TransactionAction.ABORT and not state.is_end_lost
+        if action is TransactionAction.LOOK_UP or (action and code not in END_TXN_ACTIONS):
+            self._set(is_end_lost=True)
         match action:
             case None:
                 if state.ends_epoch and response.producer_id >= 0:
@@ -799,8 +804,9 @@ class _Step:
         return evolve(attempt, is_in_flight=False, is_lost=attempt.is_uncertain)
 
     def _note_lost(self, is_lost: bool) -> None:
-        """If a request got no response, begin the next transaction in another epoch: below version
-        2 a broker that executes the request late would take it for one of the next transaction."""
+        """If a request got no response, or one that does not tell, begin the next transaction in
+        another epoch: below version 2 a broker that executes the request late would take it for one
+        of the next transaction."""
         if is_lost and not self.state.ends_epoch:
             self._set(needs_epoch=True)
 

@@ -308,7 +308,9 @@ class TransactionAction(Enum):
     RETRY = "retry"
     """Send the same request again, after a backoff."""
     LOOK_UP = "look up"
-    """Look the coordinator up again, then retry."""
+    """Look the coordinator up again, then retry. The request may have been executed: a coordinator
+    that has appended it to its log, and cannot replicate it or moves, responds so; the next one
+    executes what it finds there."""
     ABORT = "abort"
     """The transaction cannot commit. The producer can begin another one."""
     FENCED = "fenced"
@@ -376,8 +378,11 @@ TXN_OFFSET_COMMIT_ACTIONS: dict[int, TransactionAction] = {
 are the codes about a member that was removed: the producer can continue when the member has joined
 again."""
 
-END_TXN_ACTIONS: dict[int, TransactionAction] = _COORDINATOR_ACTIONS
-"""A code that is not here is FATAL."""
+END_TXN_ACTIONS: dict[int, TransactionAction] = {
+    **_COORDINATOR_ACTIONS,
+    ErrorCode.UNKNOWN_SERVER_ERROR: TransactionAction.LOOK_UP,  # to learn the outcome
+}
+"""A code that is not here is FATAL, and does not tell the outcome either."""
 
 FAILED_RECORD_ACTIONS: dict[int, TransactionAction] = {
     ErrorCode.PRODUCER_FENCED: TransactionAction.FENCED,

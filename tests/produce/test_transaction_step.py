@@ -930,6 +930,22 @@ def test_what_adds_may_come_late(version: int) -> None:
 
 
 @BELOW_2
+@pytest.mark.parametrize("is_aborted", [False, True], ids=["open", "aborted"])
+def test_what_adds_may_be_in_the_log_of_a_coordinator_that_moves(
+    version: int, is_aborted: bool
+) -> None:
+    for begin in (Run.add, Run.commit_offsets):
+        run = opened(version)
+        begin(run, *((T0,) if begin is Run.add else ()))
+        run.sent()
+        if is_aborted:
+            run.call(AbortRequested)
+        run.respond(E.COORDINATOR_NOT_AVAILABLE)
+        assert run.state.needs_epoch
+        assert run.state.phase is (Phase.READY if is_aborted else Phase.IN_TRANSACTION)
+
+
+@BELOW_2
 def test_a_batch_without_a_response_may_come_late(version: int) -> None:
     run = with_t0(version)
     run.do(EpochNeeded)

@@ -571,11 +571,55 @@ async def test_a_commit_that_could_not_be_sent_is_aborted(network: Any, version:
     async with writing(network, version) as writer:
         await writer.begin()
         await writer.write("a")
-        writer.kafka.fail(EndTxnRequest, E.NOT_COORDINATOR, times=8)
-        with pytest.raises(TransactionAbortedError, match="NOT_COORDINATOR"):
+        fault = writer.kafka.fail(EndTxnRequest, E.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        with pytest.raises(TransactionAbortedError, match="COORDINATOR_LOAD_IN_PROGRESS"):
             await writer.commit(2)
+        fault.stop()
         await writer.abort()
         assert await writer.visible() == []
+
+
+@VERSIONS
+@pytest.mark.parametrize(
+    "code",
+    [E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR, E.REQUEST_TIMED_OUT, E.UNKNOWN_SERVER_ERROR],
+    ids=lambda code: code.name,
+)
+async def test_a_commit_that_was_appended_before_it_failed_is_not_aborted(
+    network: Any, version: int, code: int
+) -> None:
+    """KAFKA-9666: it may become committed when the next coordinator reads the log."""
+    async with writing(network, version) as writer:
+        await writer.begin()
+        await writer.write("a")
+        failed = Change(lambda response: evolve(response, error_code=code))
+        fault = writer.kafka.fail(EndTxnRequest, failed, times=None)
+        with pytest.raises(TransactionOutcomeUnknownError, match="may or may not be committed"):
+            await writer.commit(2)
+        with pytest.raises(IllegalStateError, match="may have been executed"):
+            await writer.abort()
+        fault.stop()
+        await writer.commit(5)
+        assert await writer.visible() == ["a"]
+        await writer.begin()
+        await writer.write("b")
+        await writer.commit()
+        assert await writer.visible() == ["a", "b"]
+
+
+@VERSIONS
+async def test_an_unknown_error_of_a_commit_does_not_tell_the_outcome(
+    network: Any, version: int
+) -> None:
+    async with writing(network, version) as writer:
+        await writer.begin()
+        await writer.write("a")
+        failed = Change(lambda response: evolve(response, error_code=9_999))
+        writer.kafka.fail(EndTxnRequest, failed)
+        with pytest.raises(TransactionOutcomeUnknownError, match="UNKNOWN_CODE_9999"):
+            await writer.commit()
+        assert writer.manager.has_ended
+        assert await writer.visible() == ["a"]
 
 
 @VERSIONS
