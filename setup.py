@@ -28,6 +28,7 @@ SOURCES = (
     "kafkagroup/wire/arrow.py",
     "kafkagroup/wire/arrow_writing.py",
     "kafkagroup/produce/batch.py",
+    "kafkagroup/produce/topic_queues.py",
     "kafkagroup/produce/accumulator.py",
     "kafkagroup/consume/delivery_permit.py",
     "kafkagroup/consume/progress.py",

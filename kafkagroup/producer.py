@@ -19,7 +19,6 @@ from kafkagroup._client_name import client_name
 from kafkagroup._generic import K_co, K_contra, KeyValueSink, V_co, V_contra
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
-from kafkagroup._timestamps import check_timestamp
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.consuming_transactions import ConsumingTransactions
 from kafkagroup.errors import (
@@ -247,6 +246,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             identities=self._identities,
             partitioner=options.partitioner,
             clock=anyio.current_time,
+            wall_clock_ns=time_ns,
             random=random.random,
         )
         self._room = Room(self._accumulator)
@@ -389,12 +389,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             encoded_value = self._values.encoded_now(value)
             return self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
         # As `_add`, without the call.
-        if timestamp is None:
-            timestamp = time_ns() // 1_000_000
-        else:
-            check_timestamp(timestamp)
         batch = self._accumulator.add(topic, partition, key, value, headers, timestamp)
-        return RecordFuture(batch, batch.count - 1, timestamp, self._loop)
+        return RecordFuture(batch, self._loop)
 
     async def send_many(
         self,
@@ -484,12 +480,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         headers: Headers,
         timestamp: int | None,
     ) -> RecordFuture:
-        if timestamp is None:
-            timestamp = time_ns() // 1_000_000
-        else:
-            check_timestamp(timestamp)
         batch = self._accumulator.add(topic, partition, key, value, headers, timestamp)
-        return RecordFuture(batch, batch.count - 1, timestamp, self._loop)
+        return RecordFuture(batch, self._loop)
 
     # ------------------------------------------------------------ transactions
 

@@ -2,6 +2,7 @@
 
 cimport cython
 from kafkagroup.produce.batch cimport ProduceBatch, UnplacedRecords
+from kafkagroup.produce.topic_queues cimport TopicQueues
 
 
 cdef int _RECORD_OVERHEAD
@@ -22,9 +23,10 @@ cdef class Accumulator:
     cdef int _max_in_flight
     cdef object _identities
     cdef object _partitioner
+    cdef object _wall_clock_ns
     cdef object _random
 
-    @cython.locals(size=Py_ssize_t, batch=ProduceBatch)
+    @cython.locals(size=Py_ssize_t, ms="long long", ns="long long", batch=ProduceBatch, queues=TopicQueues)
     cpdef ProduceBatch add(
         self,
         object topic,
@@ -32,7 +34,7 @@ cdef class Accumulator:
         object key,
         object value,
         object headers,
-        long long timestamp,
+        object timestamp,
     )
     @cython.locals(batch=ProduceBatch)
     cdef ProduceBatch _append(
@@ -48,7 +50,7 @@ cdef class Accumulator:
     @cython.locals(unplaced=UnplacedRecords)
     cdef ProduceBatch _wait_for_partitions(
         self,
-        object queues,
+        TopicQueues queues,
         object partition,
         object key,
         object value,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from kafkagroup._timestamps import check_timestamp
 from kafkagroup._topics import LEGAL_NAME_RULE, is_legal_name
 from kafkagroup.callbacks import Partitioner
 from kafkagroup.errors import BufferFullError, ConfigurationError, KafkaGroupError
@@ -40,12 +41,13 @@ class Accumulator:
         identities: Identities | None,
         partitioner: Partitioner | None,
         clock: Callable[[], float],
+        wall_clock_ns: Callable[[], int],
         random: Callable[[], float],
     ) -> None:
         """Sizes are in bytes, the timeout in seconds. `max_in_flight`: the limit of batches of one
         partition in flight. `identities`: None for a producer that is not idempotent.
-        `partitioner`: None for that of Java's producer. `random`: returns a number from 0.0 to
-        1.0."""
+        `partitioner`: None for that of Java's producer. `clock`: returns the loop's time;
+        `wall_clock_ns`: the nanoseconds since 1970. `random`: returns a number from 0.0 to 1.0."""
         self.used = 0
         """The bytes of the records that have not ended."""
         self.limit = buffer_memory
@@ -67,6 +69,7 @@ class Accumulator:
         self._partitioner = partitioner
         self.clock = clock
         """Returns the loop's time."""
+        self._wall_clock_ns = wall_clock_ns
         self._random = random
 
     def add(
@@ -76,15 +79,22 @@ class Accumulator:
         key: Any,
         value: Any,
         headers: Headers,
-        timestamp: int,
+        timestamp: int | None,
     ) -> ProduceBatch:
-        """Accept a record; return its batch, of which it is the last one. `timestamp` in ms.
+        """Accept a record; return its batch, of which it is the last one. `timestamp` in ms; None:
+        now.
 
-        Raises: BufferFullError; ConfigurationError for a topic, key, value or headers that are not
-        valid, a record that is too large, and a partition that does not exist; what the partitioner
-        raises. While the number of partitions is not known, a partition that does not exist and the
-        partitioner's error fail the record later, in `place`.
+        Raises: BufferFullError; ConfigurationError for a topic, key, value, headers or timestamp
+        that are not valid, a record that is too large, and a partition that does not exist; what
+        the partitioner raises. While the number of partitions is not known, a partition that does
+        not exist and the partitioner's error fail the record later, in `place`.
         """
+        if timestamp is None:
+            ns = self._wall_clock_ns()
+            ms = ns // 1_000_000
+        else:
+            check_timestamp(timestamp)
+            ms = timestamp
         if key is not None and type(key) is not bytes:
             key = _bytes("key", key)
         if value is not None and type(value) is not bytes:
@@ -122,12 +132,10 @@ class Accumulator:
             queues = self.topic(topic)
         batch: ProduceBatch
         if not queues.queues:
-            batch = self._wait_for_partitions(
-                queues, partition, key, value, headers, timestamp, size
-            )
+            batch = self._wait_for_partitions(queues, partition, key, value, headers, ms, size)
         else:
             queue = queues.choose(key, size) if partition is None else queues.queue(partition)
-            batch = self._append(queue, key, value, headers, timestamp, size, -1.0)
+            batch = self._append(queue, key, value, headers, ms, size, -1.0)
         self.used += size
         return batch
 
@@ -202,6 +210,7 @@ class Accumulator:
         unplaced.waiting.append((partition, key, value, headers, timestamp, size))
         unplaced.count += 1
         unplaced.size += size
+        unplaced.last_timestamp = timestamp
         if is_new:
             self.on_unplaced(queues)
         return unplaced

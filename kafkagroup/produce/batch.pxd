@@ -7,6 +7,7 @@ cdef class ProduceBatch:
     cdef public double deadline
     cdef public long long base_timestamp
     cdef public long long max_timestamp
+    cdef public long long last_timestamp
     cdef public bytearray records
     cdef public int count
     cdef public Py_ssize_t size

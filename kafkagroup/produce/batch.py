@@ -45,6 +45,8 @@ class ProduceBatch:
         self.deadline = deadline
         self.base_timestamp = timestamp
         self.max_timestamp = timestamp
+        self.last_timestamp = timestamp
+        """That of the last record, in ms."""
         self.records = bytearray(HEADER_SIZE)
         """Room for the header, and the encoded records, not compressed; empty once they are in
         `data`."""
@@ -82,6 +84,7 @@ class ProduceBatch:
     ) -> None:
         """Add a record, which counts `size` bytes against the memory of the producer."""
         put_record(self.records, self.count, timestamp - self.base_timestamp, key, value, headers)
+        self.last_timestamp = timestamp
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
         self.count += 1

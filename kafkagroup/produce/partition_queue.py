@@ -114,7 +114,11 @@ class PartitionQueue:
     @property
     def size(self) -> int:
         """The bytes of records that were not acknowledged."""
-        return sum(batch.size for batch in self.batches())
+        size = 0 if self.open is None else self.open.size
+        for batches in (self.in_flight, self.retried, self.closed):
+            for batch in batches:
+                size += batch.size
+        return size
 
     @property
     def needs_coordinator_epoch(self) -> bool:

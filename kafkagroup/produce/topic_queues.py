@@ -4,6 +4,8 @@ The key determines the partition as in Java's producer, so that both write the s
 partition. Records without a key follow KIP-480 and KIP-794: one partition takes some kilobytes of
 them, then the next is drawn. The less a partition has to send, the likelier it is drawn. Partitions
 without a leader are not drawn.
+
+Compiled where possible, with the types in `topic_queues.pxd`: `choose` runs for each record.
 """
 
 from __future__ import annotations
@@ -26,20 +28,6 @@ _STICKY_BYTES = 16_384
 
 class TopicQueues:
     """The queues of one topic's partitions."""
-
-    __slots__ = (
-        "_create",
-        "_left",
-        "_partitioner",
-        "_random",
-        "_sticky",
-        "available",
-        "awaiting_count",
-        "name",
-        "queues",
-        "unplaced",
-        "used_at",
-    )
 
     def __init__(
         self,

@@ -94,6 +94,7 @@ class World:
             identities=self.identities,
             partitioner=None,
             clock=lambda: self.now,
+            wall_clock_ns=lambda: 0,
             random=self.random.random,
         )
         self.accepted: list[tuple[ProduceBatch, int, bytes]] = []

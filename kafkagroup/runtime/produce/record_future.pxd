@@ -1,9 +1,11 @@
 # The types of `record_future` where it is compiled.
 
+cimport cython
 from kafkagroup.produce.batch cimport ProduceBatch
 from kafkagroup.runtime.produce.batch_end cimport BatchEnd, Waiter
 
 
+@cython.freelist(128)
 cdef class RecordFuture:
     cdef ProduceBatch _batch
     cdef int _index

@@ -27,17 +27,11 @@ class RecordFuture:
     Awaiting raises: NotWrittenError.
     """
 
-    def __init__(
-        self,
-        batch: ProduceBatch,
-        index: int,
-        timestamp: int,
-        loop: asyncio.AbstractEventLoop | None,
-    ) -> None:
-        """`loop`: that of the producer; None on trio."""
+    def __init__(self, batch: ProduceBatch, loop: asyncio.AbstractEventLoop | None) -> None:
+        """For the last record of `batch`. `loop`: that of the producer; None on trio."""
         self._batch = batch
-        self._index = index
-        self._timestamp = timestamp
+        self._index = batch.count - 1
+        self._timestamp = batch.last_timestamp
         self._loop = loop
         self._reader_count = 0
         """The number of awaits that wait for the outcome or have got it; without cancelled ones."""

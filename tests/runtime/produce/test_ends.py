@@ -318,7 +318,7 @@ async def test_a_cancelled_wait_is_not_counted_for_a_later_batch() -> None:
     first, later = (ProduceBatch(TP, 0.0, 9.0, 1) for _ in range(2))
     for batch in (first, later):
         batch.append(None, b"", 1, (), 50)
-    future = RecordFuture(first, 0, 1, asyncio_loop())
+    future = RecordFuture(first, asyncio_loop())
 
     async def wait() -> None:
         await future
@@ -333,11 +333,13 @@ async def test_a_cancelled_wait_is_not_counted_for_a_later_batch() -> None:
     assert (first.read_count, later.read_count) == (0, 0)
 
 
-def full_batch() -> ProduceBatch:
+def full_batch() -> tuple[ProduceBatch, RecordFuture]:
+    """Return a batch of two records, and the future of the first."""
     batch = ProduceBatch(TP, 0.0, 9.0, 1)
-    for _ in range(2):
-        batch.append(None, b"", 1, (), 50)
-    return batch
+    batch.append(None, b"", 1, (), 50)
+    future = RecordFuture(batch, asyncio_loop())
+    batch.append(None, b"", 1, (), 50)
+    return batch, future
 
 
 async def read(future: RecordFuture) -> None:
@@ -348,8 +350,7 @@ async def read(future: RecordFuture) -> None:
 @pytest.mark.parametrize("cancelled", [0, 1])
 async def test_a_cancelled_wait_does_not_withdraw_that_of_another_task(cancelled: int) -> None:
     """`flush()` would raise an error that the other task receives."""
-    batch = full_batch()
-    future = RecordFuture(batch, 0, 1, asyncio_loop())
+    batch, future = full_batch()
     scopes = [anyio.CancelScope() for _ in range(2)]
 
     async def wait(scope: anyio.CancelScope) -> None:
@@ -374,8 +375,7 @@ async def test_a_wait_cancelled_while_its_record_moves_leaves_the_count_of_the_n
     cancelled: int,
 ) -> None:
     """The failure of another record of that batch would then be silent."""
-    first, later = full_batch(), full_batch()
-    future = RecordFuture(first, 0, 1, asyncio_loop())
+    (first, future), (later, _) = full_batch(), full_batch()
     readers = [asyncio.create_task(read(future)) for _ in range(2)]
     await anyio.wait_all_tasks_blocked()
     first.move([(later, 0), (later, 1)])
@@ -393,8 +393,7 @@ async def test_a_wait_cancelled_while_its_record_moves_leaves_the_count_of_the_n
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_wait_cancelled_at_the_end_does_not_withdraw_what_another_task_has_read() -> None:
-    batch = full_batch()
-    future = RecordFuture(batch, 0, 1, asyncio_loop())
+    batch, future = full_batch()
     reader = asyncio.create_task(read(future))
     await anyio.wait_all_tasks_blocked()
     batch.fail(ClosedError("test"))

@@ -1,0 +1,20 @@
+# The types of `topic_queues` where it is compiled.
+
+from kafkagroup.produce.batch cimport UnplacedRecords
+
+
+cdef class TopicQueues:
+    cdef readonly object name
+    cdef public list queues
+    cdef public object available
+    cdef public UnplacedRecords unplaced
+    cdef public int awaiting_count
+    cdef public double used_at
+    cdef object _create
+    cdef object _random
+    cdef object _partitioner
+    cdef int _sticky
+    cdef Py_ssize_t _left
+
+    cpdef choose(self, object key, Py_ssize_t size)
+    cpdef queue(self, object number)
