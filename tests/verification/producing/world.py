@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +23,8 @@ from kafkagroup.errors import BufferFullError, ErrorCode, KafkaGroupError, NotWr
 from kafkagroup.runtime.consume import engine
 from kafkagroup.runtime.produce.record_future import RecordFuture
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Fault, Late, Swallow
+from kafkagroup.testing.embedded import BrokerSettings, Change, Close, Delay, Fault, Late, Swallow
+from kafkagroup.testing.embedded.evolve import evolve
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from kafkagroup.wire.messages.produce import ProduceRequest
@@ -73,7 +75,26 @@ CODES: Mapping[object, tuple[ErrorCode, ...]] = {
     FindCoordinatorRequest: (ErrorCode.COORDINATOR_NOT_AVAILABLE,),
 }
 
+TRANSACTIONAL = frozenset(REQUESTS) - {ProduceRequest, MetadataRequest, FindCoordinatorRequest}
+"""The requests to a coordinator."""
+
 AFTER_APPEND = (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
+
+AFTER_LOG = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
+"""The codes of a coordinator that has executed a request, and could not replicate its log, or has
+moved."""
+
+
+def failed(code: ErrorCode, response: Any) -> Any:
+    """Return a response with the error code in place of all of its codes."""
+    changes: dict[str, Any] = {}
+    for field in attrs.fields(type(response)):
+        value = getattr(response, field.name)
+        if field.name in ("error_code", "partition_error_code"):
+            changes[field.name] = code
+        elif isinstance(value, tuple) and value:
+            changes[field.name] = tuple(failed(code, one) for one in value)
+    return evolve(response, **changes)
 
 
 class Violation(AssertionError):
@@ -245,6 +266,8 @@ class World:
         ]
         if api is not ProduceRequest:
             actions += CODES.get(api, ())
+        if api in TRANSACTIONAL:
+            actions.append(Change(partial(failed, self.random.choice(AFTER_LOG))))
         return self.kafka.fail(api, self.random.choice(actions), times=times)
 
     # ------------------------------------------------------------ checks
