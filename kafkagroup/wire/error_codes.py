@@ -165,6 +165,9 @@ class ProduceAction(Enum):
     """The batch is too large."""
     FAIL = "fail"
     """The leader refuses the batch, and a retry would not help; the records were not written."""
+    FAIL_UNKNOWN = "fail unknown"
+    """The code is that of a newer broker: whether a retry would help is not known, and the records
+    may be in the log."""
 
 
 PRODUCE_ACTIONS: dict[int, ProduceAction] = {
@@ -195,13 +198,18 @@ PRODUCE_ACTIONS: dict[int, ProduceAction] = {
     ErrorCode.MESSAGE_TOO_LARGE: ProduceAction.SPLIT,
     ErrorCode.RECORD_LIST_TOO_LARGE: ProduceAction.SPLIT,
 }
-"""Every code that is not here is FAIL. `FAILED_RECORD_ACTIONS` says what a failed record means for
-a transaction."""
+"""Every known code that is not here is FAIL. `FAILED_RECORD_ACTIONS` says what a failed record
+means for a transaction."""
+
+
+_KNOWN_CODES: Codes = frozenset(ErrorCode)
 
 
 def produce_action(code: int) -> ProduceAction:
-    """Return the action for an error code; FAIL for one that is not in the table."""
-    return PRODUCE_ACTIONS.get(code, ProduceAction.FAIL)
+    """Return the action for an error code."""
+    if (action := PRODUCE_ACTIONS.get(code)) is not None:
+        return action
+    return ProduceAction.FAIL if code in _KNOWN_CODES else ProduceAction.FAIL_UNKNOWN
 
 
 # ------------------------------------------------------------ every request to a coordinator

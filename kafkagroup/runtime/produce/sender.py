@@ -464,6 +464,9 @@ class Sender:
             ):
                 halves = split(batch)
                 queue.split(batch, halves, now)
+            case ProduceAction.FAIL_UNKNOWN:
+                batch.is_maybe_written = True
+                queue.failed(batch, error)
             case _:
                 queue.failed(batch, error)
 

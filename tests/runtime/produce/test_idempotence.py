@@ -128,6 +128,21 @@ async def test_what_may_have_been_written_keeps_its_numbers(code: ErrorCode) -> 
         assert [logged[one.offset] for one in found] == texts(3)
 
 
+@pytest.mark.parametrize("is_written", [False, True], ids=["not written", "written"])
+async def test_a_code_of_a_newer_broker_does_not_say_that_nothing_was_written(
+    is_written: bool,
+) -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, 9_999, partition=TP, executed=is_written)
+        with pytest.raises(NotWrittenError, match="UNKNOWN_CODE_9999") as raised:
+            await producer.send("t", b"unknown")
+        assert raised.value.is_maybe_written
+        await producer.send("t", b"last")
+        unknown = [b"unknown"] if is_written else []
+        assert await values(kafka, "t") == [b"first", *unknown, b"last"]
+
+
 async def test_what_was_never_sent_uses_no_number() -> None:
     """sarama#1661, aiokafka#1017."""
     async with (
