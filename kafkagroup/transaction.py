@@ -101,12 +101,12 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
     RequestTimeoutError if records or offsets are not acknowledged when 0.8 of
     `transaction_timeout_ms` have passed since the beginning.
 
-    The block also raises TransactionOutcomeUnknownError, if the coordinator has not responded to
-    the commit within `delivery_timeout_ms`, or before the close of the producer ended; ClosedError
-    if the producer was closed in the block; ProducerFencedError, when another producer has begun
-    with this `transactional_id`; AuthorizationError; BrokerError. At its beginning it raises
-    RequestTimeoutError if the transaction cannot begin within `delivery_timeout_ms`, and
-    IllegalStateError while another one of the producer is open.
+    The block also raises TransactionOutcomeUnknownError, if no response of the coordinator tells
+    whether it has committed, within `delivery_timeout_ms` and before the close of the producer
+    ended; ClosedError if the producer was closed in the block; ProducerFencedError, when another
+    producer has begun with this `transactional_id`; AuthorizationError; BrokerError. At its
+    beginning it raises RequestTimeoutError if the transaction cannot begin within
+    `delivery_timeout_ms`, and IllegalStateError while another one of the producer is open.
     """
 
     _hot_methods = frozenset(("send_nowait",))  # `Explained` adds nothing to its calls

@@ -150,7 +150,8 @@ class Attempt:
     is_in_flight: bool = False
     """Whether it was sent, and is not answered yet."""
     is_lost: bool = False
-    """Whether an attempt got no response, and no later one was answered."""
+    """Whether an attempt got no response, or one that does not tell whether it was executed, and no
+    later one was answered."""
 
     @property
     def is_uncertain(self) -> bool:

@@ -394,14 +394,15 @@ class _Step:
             case None:
                 self._set(added=self.state.added | adding)
                 self._end_adding()
-            case TransactionAction.RETRY | TransactionAction.LOOK_UP:
-                self._note_lost(action is TransactionAction.LOOK_UP)
-                if self.state.is_open:
-                    self._set(add_attempt=self._again(attempt, action, code))
-                else:
-                    # The transaction will be aborted: what may have been added ends with the next
-                    # epoch.
-                    self._end_adding()
+            case TransactionAction.LOOK_UP:
+                # Also in a transaction that is aborted: the partitions may have been added.
+                self._set(add_attempt=self._again(attempt, action, code, is_lost=True))
+            case TransactionAction.RETRY if self.state.is_open:
+                self._set(add_attempt=self._again(attempt, action, code))
+            case TransactionAction.RETRY:
+                # The transaction will be aborted. This attempt has added nothing; what a lost one
+                # may have added ends with the next epoch.
+                self._end_adding()
             case _:
                 self._set(adding=frozenset(), add_attempt=None)
                 what = f"adding {tp} to the transaction"
@@ -491,8 +492,10 @@ class _Step:
                     self._send_offsets(commit)
                 else:
                     self._end_offsets()
-            case TransactionAction.RETRY | TransactionAction.LOOK_UP:
-                self._note_lost(action is TransactionAction.LOOK_UP)
+            case TransactionAction.LOOK_UP:  # as for partitions: the group may have been added
+                attempt = self._again(commit.attempt, action, code, is_lost=True)
+                self._set(offset_commit=evolve(commit, attempt=attempt))
+            case TransactionAction.RETRY:
                 self._retry_offsets(commit, action, code)
             case _:
                 what = f"adding the offsets of group {group_id!r} to the transaction"
@@ -782,9 +785,15 @@ class _Step:
         return Attempt(send)
 
     def _again(
-        self, attempt: Attempt, action: TransactionAction, code: int = ErrorCode.NONE
+        self,
+        attempt: Attempt,
+        action: TransactionAction,
+        code: int = ErrorCode.NONE,
+        *,
+        is_lost: bool = False,
     ) -> Attempt:
-        """Send the same request again. `code`: the error of the response; NONE without one."""
+        """Send the same request again. `code`: the error of the response; NONE without one.
+        `is_lost`: whether the request may have been executed all the same."""
         send = evolve(
             attempt.send,
             token=self._token(),
@@ -795,7 +804,8 @@ class _Step:
         if code != ErrorCode.NONE:
             self._set(trouble=str(BrokerError(code)))
         self.effects.append(send)
-        return Attempt(send, is_lost=attempt.is_lost and code == ErrorCode.NONE)
+        is_lost = is_lost or (attempt.is_lost and code == ErrorCode.NONE)
+        return Attempt(send, is_lost=is_lost)
 
     def _lost(self, attempt: Attempt) -> Attempt:
         """Return the attempt without a response. It is lost if it, or an earlier one that was not
@@ -804,9 +814,8 @@ class _Step:
         return evolve(attempt, is_in_flight=False, is_lost=attempt.is_uncertain)
 
     def _note_lost(self, is_lost: bool) -> None:
-        """If a request got no response, or one that does not tell, begin the next transaction in
-        another epoch: below version 2 a broker that executes the request late would take it for one
-        of the next transaction."""
+        """If a request got no response, begin the next transaction in another epoch: below version
+        2 a broker that executes the request late would take it for one of the next transaction."""
         if is_lost and not self.state.ends_epoch:
             self._set(needs_epoch=True)
 

@@ -931,18 +931,26 @@ def test_what_adds_may_come_late(version: int) -> None:
 
 @BELOW_2
 @pytest.mark.parametrize("is_aborted", [False, True], ids=["open", "aborted"])
-def test_what_adds_may_be_in_the_log_of_a_coordinator_that_moves(
+def test_an_abort_repeats_what_a_coordinator_may_have_added_before_it_moved(
     version: int, is_aborted: bool
 ) -> None:
+    """The next coordinator would find a transaction in its log that nobody ends."""
     for begin in (Run.add, Run.commit_offsets):
         run = opened(version)
         begin(run, *((T0,) if begin is Run.add else ()))
         run.sent()
         if is_aborted:
             run.call(AbortRequested)
-        run.respond(E.COORDINATOR_NOT_AVAILABLE)
-        assert run.state.needs_epoch
-        assert run.state.phase is (Phase.READY if is_aborted else Phase.IN_TRANSACTION)
+            run.respond(E.COORDINATOR_NOT_AVAILABLE)
+        else:
+            run.respond(E.COORDINATOR_NOT_AVAILABLE)
+            run.call(AbortRequested)
+        assert run.at(Phase.ABORTING)
+        run.respond()
+        assert run.requests[-2:] == [run.requests[0], "EndTxn"]
+        run.respond()
+        assert run.at(Phase.READY)
+        assert not run.state.needs_epoch
 
 
 @BELOW_2
