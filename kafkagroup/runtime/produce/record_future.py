@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from kafkagroup._backend import asyncio_loop
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
@@ -94,7 +94,8 @@ async def wait_ended_or_moved(batch: ProduceBatch) -> None:
 def _end_of(batch: ProduceBatch, loop: asyncio.AbstractEventLoop | None) -> BatchEnd | OneShotEvent:
     """Return the end of a batch, for which the first call creates it. `loop`: that of the producer;
     None on trio."""
-    if batch.end_event is None:
-        batch.end_event = OneShotEvent() if loop is None else BatchEnd(loop)
-    # Typed as `EndEvent`: the package `produce` must not import the classes.
-    return cast("BatchEnd | OneShotEvent", batch.end_event)
+    # Typed as `EndEvent` there: the package `produce` must not import the classes.
+    end: BatchEnd | OneShotEvent | None = batch.end_event  # type: ignore[assignment]
+    if end is None:
+        end = batch.end_event = OneShotEvent() if loop is None else BatchEnd(loop)
+    return end
