@@ -4,7 +4,7 @@ keeps failures that the application does not await for `flush()` and the close."
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kafkagroup.errors import KafkaGroupError, NotWrittenError, TransactionAbortedError
 from kafkagroup.produce.accumulator import Accumulator
@@ -101,9 +101,11 @@ class RecordOutcomes:
         self._unread.clear()
         self._unread_count, self._first_unread, self._is_maybe_written = 0, None, False
 
-    def raise_unread(self) -> None:
-        """Raises: NotWrittenError for the unread failures, once."""
-        unread = [batch for batch in self._unread if batch.read_count < batch.count]
+    def raise_unread(self, waited: Iterable[ProduceBatch] = ()) -> None:
+        """Raises: NotWrittenError for the unread failures, once; for those of `waited`, which the
+        caller has waited for, even if they were raised before."""
+        batches = dict.fromkeys((*self._unread, *waited))
+        unread = [b for b in batches if b.error is not None and b.read_count < b.count]
         count = sum(batch.count - batch.read_count for batch in unread) + self._unread_count
         first = self._first_unread or (unread[0] if unread else None)
         is_maybe_written = self._is_maybe_written or any(b.is_maybe_written for b in unread)

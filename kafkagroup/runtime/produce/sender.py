@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from kafkagroup._backoff import backoff
@@ -609,13 +609,16 @@ class Sender:
     async def flush(self) -> None:
         """Send what lingers, and wait until all records that were accepted so far have ended.
         Raises: NotWrittenError for failures that were not awaited."""
-        await self.wait_all()
-        self.outcomes.raise_unread()
+        # The failures of these are raised here even if another task has raised them meanwhile: the
+        # caller must not take its records for written.
+        waited = await self.wait_all()
+        self.outcomes.raise_unread(waited)
 
-    async def wait_all(self) -> None:
-        """Send what lingers, and wait until all records that were accepted so far have ended."""
+    async def wait_all(self) -> Collection[ProduceBatch]:
+        """Send what lingers, and wait until all records that were accepted so far have ended.
+        Return their batches."""
         pending = deque(self._accumulator.unfinished())
-        seen = set(pending)
+        seen = dict.fromkeys(pending)
         for batch in tuple(pending):  # all, before the first one ends
             self._push(batch)
         while pending:
@@ -623,9 +626,10 @@ class Sender:
             await wait_ended_or_moved(batch)
             for other, _ in batch.moved or ():
                 if other not in seen:
-                    seen.add(other)
+                    seen[other] = None
                     pending.append(other)
                     self._push(other)
+        return seen.keys()
 
     def _push_all(self) -> None:
         """Send the open batches of all queues now: there is no room for more records."""

@@ -24,6 +24,7 @@ from kafkagroup.errors import (
     ConfigurationError,
     ErrorCode,
     IllegalStateError,
+    KafkaGroupError,
     NotStartedError,
     NotWrittenError,
     RequestTimeoutError,
@@ -296,6 +297,47 @@ async def test_a_cancelled_send_withdraws_nothing() -> None:
         assert scope.cancelled_caught
         await producer.flush()
         assert await values(kafka, "t") == [b"first", b"second"]
+
+
+async def flushed(producer: Producer, outcomes: list[KafkaGroupError | None]) -> None:
+    """Flush a record, and note how that ended."""
+    producer.send_nowait("t", b"")
+    try:
+        await producer.flush()
+    except KafkaGroupError as error:
+        outcomes.append(error)
+    else:
+        outcomes.append(None)
+
+
+async def test_each_flush_raises_the_failures_that_it_has_waited_for() -> None:
+    """The task whose flush returned would count its record as written."""
+    outcomes: list[KafkaGroupError | None] = []
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", b"")
+        kafka.fail(ProduceRequest, ErrorCode.INVALID_RECORD, partition=TP)
+        kafka.fail(ProduceRequest, Delay(1.0))
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(flushed, producer, outcomes)
+        assert [type(one) for one in outcomes] == [NotWrittenError] * 2
+        await producer.flush()
+
+
+async def test_a_flush_raises_what_fails_as_the_producer_closes() -> None:
+    outcomes: list[KafkaGroupError | None] = []
+    async with cluster() as kafka:
+        producer = Producer(**SERVERS, close_timeout=2.0)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(producer.run)
+            await producer.send("t", b"")
+            kafka.fail(ProduceRequest, Swallow(), times=None)
+            tasks.start_soon(flushed, producer, outcomes)
+            await anyio.sleep(0.5)
+            with pytest.raises(NotWrittenError):
+                await producer.stop()
+            tasks.cancel_scope.cancel()
+    assert [type(one) for one in outcomes] == [NotWrittenError]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
