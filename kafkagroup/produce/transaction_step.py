@@ -94,6 +94,7 @@ from kafkagroup.wire.error_codes import (
     INIT_PRODUCER_ID_ACTIONS,
     TXN_OFFSET_COMMIT_ACTIONS,
     TransactionAction,
+    tells_nothing,
 )
 from kafkagroup.wire.schema import Request
 
@@ -404,6 +405,7 @@ class _Step:
                 # may have added ends with the next epoch.
                 self._end_adding()
             case _:
+                self._note_lost(tells_nothing(code))
                 self._set(adding=frozenset(), add_attempt=None)
                 what = f"adding {tp} to the transaction"
                 self._on_refusal(self._error(what, code, topic=tp.topic), action)
@@ -498,6 +500,7 @@ class _Step:
             case TransactionAction.RETRY:
                 self._retry_offsets(commit, action, code)
             case _:
+                self._note_lost(tells_nothing(code))
                 what = f"adding the offsets of group {group_id!r} to the transaction"
                 self._on_offsets_refused(commit, self._error(what, code, group=group_id), action)
 
@@ -814,8 +817,9 @@ class _Step:
         return evolve(attempt, is_in_flight=False, is_lost=attempt.is_uncertain)
 
     def _note_lost(self, is_lost: bool) -> None:
-        """If a request got no response, begin the next transaction in another epoch: below version
-        2 a broker that executes the request late would take it for one of the next transaction."""
+        """If a request got no response, or one that does not tell whether it was executed, begin
+        the next transaction in another epoch: below version 2 a broker that executes the request
+        late would take it for one of the next transaction."""
         if is_lost and not self.state.ends_epoch:
             self._set(needs_epoch=True)
 

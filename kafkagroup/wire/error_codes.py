@@ -44,6 +44,7 @@ __all__ = [
     "TransactionAction",
     "fetch_action",
     "produce_action",
+    "tells_nothing",
 ]
 
 Codes = frozenset[int]
@@ -141,6 +142,17 @@ ENDED_FETCH_SESSION: Codes = frozenset(
 )
 """Codes of a Fetch response as a whole: the next Fetch begins a new session (KIP-227)."""
 
+# ------------------------------------------------------------ every request that changes something
+
+_KNOWN_CODES: Codes = frozenset(ErrorCode)
+
+
+def tells_nothing(code: int) -> bool:
+    """Return whether the request may have been executed all the same: the broker does not say why
+    it failed, or is newer than this library."""
+    return code == ErrorCode.UNKNOWN_SERVER_ERROR or code not in _KNOWN_CODES
+
+
 # ------------------------------------------------------------ Produce
 
 
@@ -202,14 +214,11 @@ PRODUCE_ACTIONS: dict[int, ProduceAction] = {
 means for a transaction."""
 
 
-_KNOWN_CODES: Codes = frozenset(ErrorCode)
-
-
 def produce_action(code: int) -> ProduceAction:
     """Return the action for an error code."""
     if (action := PRODUCE_ACTIONS.get(code)) is not None:
         return action
-    return ProduceAction.FAIL if code in _KNOWN_CODES else ProduceAction.FAIL_UNKNOWN
+    return ProduceAction.FAIL_UNKNOWN if tells_nothing(code) else ProduceAction.FAIL
 
 
 # ------------------------------------------------------------ every request to a coordinator

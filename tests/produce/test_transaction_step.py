@@ -954,6 +954,24 @@ def test_an_abort_repeats_what_a_coordinator_may_have_added_before_it_moved(
 
 
 @BELOW_2
+@pytest.mark.parametrize(
+    ("code", "may_have_added"),
+    [(E.UNKNOWN_SERVER_ERROR, True), (9_999, True), (E.GROUP_AUTHORIZATION_FAILED, False)],
+)
+def test_an_error_that_does_not_tell_what_was_added_needs_another_epoch(
+    version: int, code: int, may_have_added: bool
+) -> None:
+    """The next transaction would join the one that the coordinator has begun, and time out with
+    it."""
+    for begin in (Run.add, Run.commit_offsets):
+        run = opened(version)
+        begin(run, *((T0,) if begin is Run.add else ()))
+        run.respond(code)
+        assert run.at(Phase.ABORTABLE_ERROR)
+        assert run.state.needs_epoch == may_have_added
+
+
+@BELOW_2
 def test_a_batch_without_a_response_may_come_late(version: int) -> None:
     run = with_t0(version)
     run.do(EpochNeeded)
