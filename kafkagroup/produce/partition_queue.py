@@ -38,9 +38,9 @@ five batches of a producer."""
 _SEQUENCES = 2**31
 """Sequence numbers are 0 to 2^31 - 1, and begin again at 0."""
 
-_MAX_IDLE = 86_400.0
-"""Seconds without an acknowledgement after which brokers forget a producer, by their default
-`producer.id.expiration.ms`."""
+_MAX_IDLE = 60.0
+"""Seconds without an acknowledgement after which brokers may have forgotten a producer. By default
+they do after a day, but a client cannot read their `producer.id.expiration.ms`."""
 
 
 class PartitionQueue:
@@ -124,7 +124,14 @@ class PartitionQueue:
     def needs_coordinator_epoch(self) -> bool:
         """Whether nothing can be sent before the coordinator of the transaction has given another
         epoch."""
-        return self._is_coordinated and self._is_new_epoch_needed and self._has_unresolved
+        return (
+            self._identities is not None
+            and self._identities.is_coordinated
+            and self._is_new_epoch_needed
+            and self._has_unresolved
+            # Else it has given one since this queue last sent something.
+            and self._identity == self._identities.current
+        )
 
     def close_open(self) -> None:
         """Let the open batch take no further records: it may be sent."""

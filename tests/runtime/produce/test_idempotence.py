@@ -143,6 +143,21 @@ async def test_a_code_of_a_newer_broker_does_not_say_that_nothing_was_written(
         assert await values(kafka, "t") == [b"first", *unknown, b"last"]
 
 
+async def test_one_batch_is_sent_alone_after_a_minute_without_records() -> None:
+    """The brokers may have forgotten the producer, and take any first number of it."""
+    settings = BrokerSettings(producer_id_expiration=60.0)
+    async with (
+        cluster(settings=settings) as kafka,
+        Producer(**SERVERS, batch_size=1) as producer,
+    ):
+        await producer.send("t", b"first")
+        await anyio.sleep(120)
+        kafka.fail(ProduceRequest, ErrorCode.NOT_LEADER_OR_FOLLOWER, partition=TP)
+        send_all(producer, texts(5))
+        await producer.flush()
+        assert await values(kafka, "t") == [b"first", *texts(5)]
+
+
 async def test_what_was_never_sent_uses_no_number() -> None:
     """sarama#1661, aiokafka#1017."""
     async with (

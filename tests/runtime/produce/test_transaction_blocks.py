@@ -78,6 +78,29 @@ async def test_a_block_commits_at_its_end(version: int) -> None:
         assert kafka.stable_end("t", 0) == kafka.log_end("t", 0)
 
 
+async def test_one_other_epoch_is_enough_for_a_partition_that_gets_no_more_records(
+    version: int,
+) -> None:
+    async with cluster(topics={"t": 2}) as kafka:
+        kafka.set_transaction_version(version)
+        async with Producer(**TRANSACTIONAL) as producer:
+            async with producer.transaction() as tx:
+                await tx.send("t", b"first", partition=0)
+            kafka.fail(
+                ProduceRequest,
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                partition=TopicPartition("t", 0),
+            )
+            with pytest.raises(NotWrittenError):
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"refused", partition=0)
+            before = len(kafka.requests(InitProducerIdRequest))
+            for _ in range(3):
+                async with producer.transaction() as tx:
+                    await tx.send("t", b"other", partition=1)
+            assert len(kafka.requests(InitProducerIdRequest)) - before == (version < 2)
+
+
 async def test_a_block_that_raises_aborts(version: int) -> None:
     async with cluster() as kafka:
         kafka.set_transaction_version(version)
