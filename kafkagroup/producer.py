@@ -300,7 +300,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Request an id of the adopted cluster: there the present one may be that of another
         producer."""
         if self._sender is not None:
-            self._sender.forget_identity()
+            self._sender.leave_cluster()
 
     # ------------------------------------------------------------ records
 

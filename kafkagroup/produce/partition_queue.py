@@ -52,6 +52,7 @@ class PartitionQueue:
         "_has_unresolved",
         "_identities",
         "_identity",
+        "_in_former_log",
         "_is_confirmed",
         "_is_new_epoch_needed",
         "_leader",
@@ -95,6 +96,8 @@ class PartitionQueue:
         """When a batch was last acknowledged, on the loop's clock."""
         self._leader = -1
         self._topic_id = NO_ID
+        self._in_former_log: frozenset[ProduceBatch] = frozenset()
+        """The batches that were in flight to another cluster when the client left it."""
         self._is_new_epoch_needed = False
         """Whether the sequence of numbers cannot continue, such as after a number that will never
         be used. In a transaction it then continues with the number that the leader expects, unless
@@ -150,6 +153,15 @@ class PartitionQueue:
                 self._is_confirmed, self._is_new_epoch_needed = False, True
                 self._expected_sequence = 0
             self._topic_id = topic_id
+
+    def leave_cluster(self) -> None:
+        """Note that the log is that of another cluster from now on, which has none of the batches:
+        there the id may be that of another producer, so they are sent under another one."""
+        self._in_former_log = frozenset(self.in_flight)
+        for batch in self.retried:
+            batch.is_maybe_written = False
+        self._is_confirmed, self._is_new_epoch_needed = False, True
+        self._expected_sequence = 0
 
     # ------------------------------------------------------------ sending
 
@@ -289,6 +301,8 @@ class PartitionQueue:
     def retry(self, batch: ProduceBatch, at: float) -> None:
         """Send the batch again from `at` on, unless it has ended."""
         self.in_flight.remove(batch)
+        if batch in self._in_former_log:
+            batch.is_maybe_written = False
         self.retry_at = max(self.retry_at, at)
         self._restore(batch)
 

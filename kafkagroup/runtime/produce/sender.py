@@ -205,10 +205,12 @@ class Sender:
         for queue in self._accumulator.queues():
             self.dispatch(queue)
 
-    def forget_identity(self) -> None:
-        """Request another producer id. A transactional producer cannot: its id is the
-        coordinator's."""
+    def leave_cluster(self) -> None:
+        """Request another producer id: the client writes to another cluster from now on. A
+        transactional producer cannot: its id is the coordinator's."""
         if self._ids is not None and self._identities is not None:
+            for queue in self._accumulator.queues():
+                queue.leave_cluster()
             self._identities.current = NO_IDENTITY
             self._ids.request()
 

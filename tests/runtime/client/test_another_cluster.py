@@ -27,7 +27,7 @@ from kafkagroup.admin import Admin, NewTopic, offsets_from_json, offsets_to_json
 from kafkagroup.errors import ClusterChangedError, ErrorCode
 from kafkagroup.events import MembershipLost
 from kafkagroup.events import RebalanceCause as Cause
-from kafkagroup.testing.embedded import EmbeddedKafka
+from kafkagroup.testing.embedded import Close, EmbeddedKafka
 from kafkagroup.wire.messages.fetch import FetchRequest
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.metadata import (
@@ -35,6 +35,7 @@ from kafkagroup.wire.messages.metadata import (
     FindCoordinatorRequest,
     MetadataRequest,
 )
+from kafkagroup.wire.messages.produce import ProduceRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -410,6 +411,35 @@ async def test_an_admin_does_not_act_on_another_cluster(network: Any) -> None:
             assert all(isinstance(one, ClusterChangedError) for one in results)
             assert anyio.current_time() - began < 5
         assert harmful(at.new) == set()
+
+
+@pytest.mark.parametrize("count", [3, 4])
+async def test_a_batch_of_the_earlier_cluster_is_sent_under_another_id(
+    network: Any, count: int
+) -> None:
+    """In the adopted cluster its id is that of another producer: the leader would take the batch
+    for one of that producer, or the next one of that producer for this."""
+    options = {"bootstrap_servers": "kafka-1", "request_timeout_ms": 1000}
+    async with (
+        addresses(network) as at,
+        Producer(**options, on_cluster_change="adopt") as mine,
+    ):
+        for n in range(count):
+            await mine.send("t", b"mine %d" % n)
+        await at.lead_to(at.new)
+        async with Producer(**options) as other:
+            for n in range(4):
+                await other.send("t", b"other %d" % n)
+            await at.lead_to(at.old)
+            at.old.fail(ProduceRequest, Close(before=True))
+            future = mine.send_nowait("t", b"mine, in flight")
+            await anyio.sleep(0.01)
+            await at.lead_to(at.new)
+            await future
+            await other.send("t", b"other 4")
+        async with consumer("t", group_id=None) as one:
+            found = await values_of(one, 6)
+    assert sorted(found) == ["mine, in flight", *(f"other {n}" for n in range(5))]
 
 
 async def test_plans_and_exports_belong_to_their_cluster(network: Any) -> None:
