@@ -55,6 +55,7 @@ class PartitionQueue:
         "_in_former_log",
         "_is_confirmed",
         "_is_new_epoch_needed",
+        "_is_next_refused",
         "_leader",
         "_max_in_flight",
         "_next_sequence",
@@ -102,6 +103,10 @@ class PartitionQueue:
         """Whether the sequence of numbers cannot continue, such as after a number that will never
         be used. In a transaction it then continues with the number that the leader expects, unless
         `_has_unresolved`."""
+        self._is_next_refused = False
+        """Whether that is needed only because the leader has refused the next number. If an attempt
+        at that batch may be in the log, it stays as it is until its deadline: a leader that was
+        restarted, and knows only the last batch of each producer, refuses the ones before it."""
         self._has_unresolved = False
         """Whether it is not known which number the leader expects: the batch whose number will not
         be used may have been written, or the leader has refused a number for an unknown reason."""
@@ -151,7 +156,7 @@ class PartitionQueue:
         if topic_id not in (self._topic_id, NO_ID):
             if self._topic_id != NO_ID:
                 self._is_confirmed, self._is_new_epoch_needed = False, True
-                self._expected_sequence = 0
+                self._is_next_refused, self._expected_sequence = False, 0
             self._topic_id = topic_id
 
     def leave_cluster(self) -> None:
@@ -161,7 +166,7 @@ class PartitionQueue:
         for batch in self.retried:
             batch.is_maybe_written = False
         self._is_confirmed, self._is_new_epoch_needed = False, True
-        self._expected_sequence = 0
+        self._is_next_refused, self._expected_sequence = False, 0
 
     # ------------------------------------------------------------ sending
 
@@ -218,7 +223,7 @@ class PartitionQueue:
             self._identity = identities.current
             self._next_sequence = self._expected_sequence = 0
             self._is_confirmed = False
-            self._is_new_epoch_needed = self._has_unresolved = False
+            self._is_new_epoch_needed = self._is_next_refused = self._has_unresolved = False
         elif self._is_new_epoch_needed:
             return None  # a batch is in flight, or the coordinator has yet to give an epoch
         batch = self.closed[0]
@@ -233,7 +238,7 @@ class PartitionQueue:
             batch.is_maybe_written = False
             self.closed.appendleft(batch)
         self.retried.clear()
-        self._is_new_epoch_needed = self._has_unresolved = False
+        self._is_new_epoch_needed = self._is_next_refused = self._has_unresolved = False
         if self._is_coordinated:
             self._next_sequence, self._is_confirmed = self._expected_sequence, False
         elif self._identities is not None and self._identity is not NO_IDENTITY:
@@ -295,7 +300,7 @@ class PartitionQueue:
         """Note that a batch is not sent any more: its number, if it has one, will not be used,
         unless an earlier attempt was written."""
         if batch.base_sequence != NO_SEQUENCE:
-            self._is_new_epoch_needed = True
+            self._is_new_epoch_needed, self._is_next_refused = True, False
             self._has_unresolved = self._has_unresolved or batch.is_maybe_written
 
     def retry(self, batch: ProduceBatch, at: float) -> None:
@@ -328,11 +333,12 @@ class PartitionQueue:
         number of an earlier batch, which is not in the log yet or never will be; or the leader has
         lost what it knew."""
         if self.is_next(batch) and not self._has_unresolved:
-            if self._is_new_epoch_needed:
-                # No attempt at this batch is in the log: a number before it will never be used, the
-                # topic has another log, or the leader refuses the batch for the second time.
+            if self._is_new_epoch_needed and not self._is_next_refused:
+                # No attempt at this batch is in the log: a number before it will never be used, or
+                # the topic has another log.
                 batch.is_maybe_written = False
-            self._is_new_epoch_needed = True
+            elif not self._is_new_epoch_needed:
+                self._is_new_epoch_needed = self._is_next_refused = True
         self.retry(batch, at)
 
     def is_next(self, batch: ProduceBatch) -> bool:

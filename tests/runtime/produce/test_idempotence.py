@@ -158,6 +158,39 @@ async def test_one_batch_is_sent_alone_after_a_minute_without_records() -> None:
         assert await values(kafka, "t") == [b"first", *texts(5)]
 
 
+async def test_a_leader_that_has_forgotten_all_but_the_last_batch_gets_no_batch_twice() -> None:
+    """As one that was restarted: it refuses the others as out of order (AutoMQ#437)."""
+    async with (
+        cluster() as kafka,
+        Producer(**SERVERS, batch_size=1, delivery_timeout_ms=5_000) as producer,
+    ):
+        await producer.send("t", b"first")
+        written = kafka.fail(
+            ProduceRequest,
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            times=5,
+            partition=TP,
+            executed=True,
+        )
+        futures = send_all(producer, texts(5))
+        while written.hits < 5:
+            await anyio.sleep(0.001)
+        kafka.kill(1)
+        for known in kafka._partition("t", 0).log.producers._producers.values():
+            while len(known.batches) > 1:
+                known.batches.popleft()
+        kafka.restart(1)
+        failures: list[NotWrittenError] = []
+        for future in futures:
+            try:
+                await future
+            except NotWrittenError as error:
+                failures.append(error)
+        assert all(failure.is_maybe_written for failure in failures)
+        await producer.send("t", b"last")
+        assert await values(kafka, "t") == [b"first", *texts(5), b"last"]
+
+
 async def test_what_was_never_sent_uses_no_number() -> None:
     """sarama#1661, aiokafka#1017."""
     async with (
