@@ -107,7 +107,8 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
         self, transaction: ConsumingTransaction[K_co, V_co, K_contra, V_contra]
     ) -> None:
         """Take up to `max_records` records, until `max_interval` seconds after the first ones, or
-        until a rebalance or the close waits for them."""
+        until a rebalance or the close waits for them, or an error follows them, which the next poll
+        raises."""
         consumer = self._consumer
         transaction._take(await consumer.getmany(self._max_records, math.inf))
         # The records taken stay in flight during the polls that follow.
@@ -117,7 +118,15 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
             timeout = deadline - anyio.current_time()
             if timeout <= 0 or consumer.closed or consumer._session.is_draining:
                 return
-            transaction._take(await consumer.getmany(left, timeout))
+            try:
+                transaction._take(await consumer.getmany(left, timeout))
+            except IllegalStateError:  # the consumer is used wrongly: nothing to raise again
+                raise
+            except Exception as error:
+                # The transaction has only the records before it. If they came again instead, an
+                # application that seeks past the error's record would skip them.
+                consumer._session.raise_again(error)
+                return
 
 
 @public

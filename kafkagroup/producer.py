@@ -518,7 +518,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         A transaction begins with the first record, and takes what arrives within `max_interval`
         seconds, up to `max_records`. If it is aborted, the consumer returns to the positions where
         it began. A rebalance in which the consumer loses partitions aborts it, and the iteration
-        continues. The iteration ends when the consumer is stopped.
+        continues. The iteration ends when the consumer is stopped. An error of the consumer, such
+        as a DeserializationError, is raised after a transaction with the records before it.
 
         Raises: ConfigurationError without a `transactional_id`, or for a consumer without group,
         with `enable_auto_commit`, or without `isolation_level="read_committed"`.

@@ -18,7 +18,12 @@ from kafkagroup.concurrency.clock import LeaseClock, current_time, lease_clock
 from kafkagroup.consume.delivery import Delivery
 from kafkagroup.consume.delivery_permit import DeliveryPermit
 from kafkagroup.consume.partitions import offset_of
-from kafkagroup.errors import IllegalStateError, NotAssignedError
+from kafkagroup.errors import (
+    IllegalStateError,
+    NoOffsetError,
+    NotAssignedError,
+    OffsetOutOfRangeError,
+)
 from kafkagroup.options import ConsumerOptions
 from kafkagroup.runtime.consume.close_sequence import CloseSequence
 from kafkagroup.runtime.consume.committer import Committer
@@ -131,6 +136,19 @@ class Session:
         self.complete_in_flight()
         self.resume_logins()
         self.committer.on_poll()
+
+    def raise_again(self, error: Exception) -> None:
+        """Let the next poll raise an error again that a poll has raised, unless each poll raises it
+        anyway. That of a partition is dropped if the application seeks, or the records before it
+        come again: their poll raises it anew."""
+        for owned, failure in self.delivery.awaiting_seek():
+            if failure is error:
+                if owned.failure is error:  # not that of a deserializer, which each poll raises
+                    self.errors.fail_partition(owned, error)
+                return
+        is_raised_anyway = isinstance(error, NoOffsetError | OffsetOutOfRangeError)
+        if error is not self.errors.failure and not is_raised_anyway:
+            self.errors.report(error)
 
     @contextmanager
     def caller_waits(self) -> Iterator[None]:

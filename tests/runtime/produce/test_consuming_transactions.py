@@ -18,8 +18,11 @@ from kafkagroup import Consumer, Producer
 from kafkagroup.admin import Admin
 from kafkagroup.assign import cooperative_sticky_assignor
 from kafkagroup.errors import (
+    AuthorizationError,
     ClosedError,
     ConfigurationError,
+    CorruptRecordError,
+    DeserializationError,
     ErrorCode,
     IllegalStateError,
     TransactionAbortedError,
@@ -29,7 +32,7 @@ from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Change, Close, Delay
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
-from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.fetch import FetchRequest, FetchResponse
 from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.produce import ProduceRequest, ProduceResponse
 from kafkagroup.wire.messages.transactions import EndTxnRequest, TxnOffsetCommitRequest
@@ -436,6 +439,101 @@ async def test_a_transaction_whose_records_came_again_is_not_begun() -> None:
                 second.send_nowait("t", record.value)
         assert await visible(kafka) == numbers(5)
         assert kafka.committed("g", "in") == {0: 5}
+
+
+def corrupted(response: FetchResponse) -> FetchResponse:
+    """Return the response with other bytes in the record "corrupt"."""
+
+    def with_other_bytes(part: Any) -> Any:
+        records = bytes(part.records or b"").replace(b"corrupt", b"CORRUPT")
+        return attrs.evolve(part, records=records)
+
+    return attrs.evolve(
+        response,
+        responses=tuple(
+            attrs.evolve(topic, partitions=tuple(map(with_other_bytes, topic.partitions)))
+            for topic in response.responses
+        ),
+    )
+
+
+def no_five(data: bytes) -> bytes:
+    if data == b"5":
+        raise ValueError(data)
+    return data
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+async def test_an_error_comes_after_the_records_before_it(aborts: bool) -> None:
+    """An application seeks past the bad record: those before it must have come."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer(value_deserializer=no_five) as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.produce("in", numbers(10))
+        transactions = producer.transactions(reader)
+        if aborts:
+            with pytest.raises(LookupError):
+                async with await anext(transactions):
+                    raise LookupError
+        async with await anext(transactions) as records:
+            assert [record.value for record in records] == numbers(5)
+        for _ in range(2):
+            with pytest.raises(DeserializationError) as caught:
+                await anext(transactions)
+        assert kafka.committed("g", "in") == {0: 5}
+        reader.seek(("in", 0), caught.value.record.offset + 1)
+        async with await anext(transactions) as records:
+            assert [record.value for record in records] == numbers(4, 6)
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+async def test_an_error_that_is_raised_once_comes_after_the_records_before_it(aborts: bool) -> None:
+    async with pipeline() as (kafka, reader, producer):
+        kafka.produce("in", numbers(5))
+        kafka.produce("in", [b"corrupt"])
+        kafka.fail(FetchRequest, Change(corrupted), times=None)
+        transactions = producer.transactions(reader)
+        if aborts:
+            with pytest.raises(LookupError):
+                async with await anext(transactions):
+                    raise LookupError
+        async with await anext(transactions) as records:
+            assert [record.value for record in records] == numbers(5)
+        with pytest.raises(CorruptRecordError):
+            await anext(transactions)
+        kafka.produce("in", numbers(2, 6))
+        reader.seek(("in", 0), 6)
+        async with await anext(transactions) as records:
+            assert [record.value for record in records] == numbers(2, 6)
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+async def test_a_refusal_comes_after_the_records_before_it(aborts: bool) -> None:
+    async with pipeline() as (kafka, reader, producer):
+        kafka.produce("in", numbers(5))
+        transactions = producer.transactions(reader, max_interval=1.0)
+
+        async def refuse() -> None:
+            await anyio.sleep(0.5)
+            reader._session.errors.report(AuthorizationError(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(refuse)
+            tx = await anext(transactions)
+        if aborts:
+            with pytest.raises(LookupError):
+                async with tx:
+                    raise LookupError
+        else:
+            async with tx as records:
+                assert [record.value for record in records] == numbers(5)
+        with pytest.raises(AuthorizationError):
+            await anext(transactions)
+        if aborts:
+            async with await anext(transactions) as records:
+                assert [record.value for record in records] == numbers(5)
 
 
 async def test_invalid_limits_raise() -> None:
