@@ -25,6 +25,7 @@ from kafkagroup.errors import (
     BufferFullError,
     ClosedError,
     ClusterChangedError,
+    CommitFailedError,
     ConfigurationError,
     ErrorCode,
     IllegalStateError,
@@ -599,9 +600,14 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     async def _send_offsets(self, consumer: Consumer[Any, Any]) -> None:
         """Commit, with the open transaction, the offsets after what `consumer` has delivered.
         Raises: as `Transaction.send_offsets`."""
-        consumer._check_transactional()
-        consumer._session.complete_in_flight()
-        await self._send_commits(consumer, consumer._session.committer.prepare_processed())
+        try:
+            consumer._check_transactional()
+            consumer._session.complete_in_flight()
+            await self._send_commits(consumer, consumer._session.committer.prepare_processed())
+        except (CommitFailedError, ClosedError) as error:
+            # If the block catches it, its records must not be committed without the offsets.
+            self._parts()[0].record_failed(error)
+            raise
 
     async def _send_commits(self, consumer: Consumer[Any, Any], commits: Sequence[Commit]) -> None:
         """Commit offsets of a consumer with the open transaction. Raises: as `_send_offsets`."""

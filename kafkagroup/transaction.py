@@ -205,6 +205,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
 
         Raises: TransactionAbortedError and IllegalStateError as `send`; CommitFailedError if the
         consumer no longer owns a partition, or the group rebalances: the block then aborts;
+        ClosedError for a consumer that is stopped, after which the block aborts, too;
         ConfigurationError for a consumer with `enable_auto_commit`, or without `group_id`;
         UnsupportedVersionError from brokers before 2.5, which do not compare the generation;
         AuthorizationError; RequestTimeoutError.

@@ -252,7 +252,8 @@ class TransactionManager:
             raise IllegalStateError("no transaction is open")
 
     def record_failed(self, error: KafkaGroupError) -> None:
-        """Note that a record was not acknowledged: the open transaction cannot commit."""
+        """Note that a record was not acknowledged, or that the offsets of a consumer cannot be
+        sent: the open transaction cannot commit."""
         self._take(partial(RecordFailed, error=error))
 
     def note_epoch_needed(self) -> None:

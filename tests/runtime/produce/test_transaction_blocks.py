@@ -29,6 +29,7 @@ from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Close, Delay, Late, Swallow
 from kafkagroup.transaction import Transaction
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.group import HeartbeatRequest
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest
 from kafkagroup.wire.messages.produce import ProduceRequest
 from kafkagroup.wire.messages.transactions import (
@@ -708,3 +709,48 @@ async def test_a_cancellation_during_a_commit_that_fails_is_not_lost(version: in
         with pytest.raises(asyncio.CancelledError) as raised:
             await task
         assert isinstance(raised.value.__cause__, TransactionAbortedError)
+
+
+@pytest.mark.parametrize("cause", ["lost", "stopped"])
+async def test_offsets_that_cannot_be_sent_abort_a_block_that_goes_on(cause: str) -> None:
+    """Otherwise its records would be committed without the offsets, and come again."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        Producer(**TRANSACTIONAL) as producer,
+        Consumer(
+            "in",
+            **SERVERS,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=500,
+        ) as reader,
+    ):
+        kafka.produce("in", [b"one"])
+        await reader.getone()
+        error = CommitFailedError if cause == "lost" else ClosedError
+        with pytest.raises(TransactionAbortedError) as caught:
+            async with producer.transaction() as tx:
+                await tx.send("t", b"one")
+                if cause == "lost":
+                    kafka.fail(HeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+                    await anyio.sleep(5)
+                else:
+                    await reader.stop()
+                with pytest.raises(error):
+                    await tx.send_offsets(reader)
+        assert isinstance(caught.value.why, error)
+        assert await visible(kafka) == []
+
+
+async def test_a_wrong_consumer_does_not_abort_the_block() -> None:
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        Producer(**TRANSACTIONAL) as producer,
+        Consumer("in", **SERVERS) as reader,
+    ):
+        async with producer.transaction() as tx:
+            await tx.send("t", b"one")
+            with pytest.raises(ConfigurationError):
+                await tx.send_offsets(reader)
+        assert await visible(kafka) == [b"one"]
