@@ -624,6 +624,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         deadline = anyio.current_time() + self._options.delivery_timeout
         deadline = min(deadline, manager.abort_at)
         await manager.send_offsets(group, offsets, deadline)
+        # The request may have been repeated. A member that was lost meanwhile, and has rejoined
+        # with the same id and epoch, would commit the offsets of partitions that others had.
+        committer.check_transaction(commits)
         self._on_commit.append(partial(committer.acknowledge, commits))
 
     async def _run_shielded(self, work: Callable[[], Awaitable[None]]) -> None:

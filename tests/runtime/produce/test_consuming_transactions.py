@@ -29,7 +29,7 @@ from kafkagroup.errors import (
     TransactionOutcomeUnknownError,
 )
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import Change, Close, Delay
+from kafkagroup.testing.embedded import BrokerSettings, Change, Close, Delay
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.consumer_heartbeat import ConsumerGroupHeartbeatRequest
 from kafkagroup.wire.messages.fetch import FetchRequest, FetchResponse
@@ -738,6 +738,38 @@ async def test_a_record_that_fails_while_offsets_are_sent_aborts() -> None:
                     )
                     kafka.fail(ProduceRequest, Change(refused))
                     tx.send_nowait("t", b"refused")
+
+
+async def test_offsets_that_are_sent_again_after_the_member_has_rejoined_abort() -> None:
+    """Under KIP-848 it rejoins with the same member id, and may get the same epoch."""
+    async with (
+        cluster(
+            topics={"in": 1, "t": 1},
+            settings=BrokerSettings(
+                group_consumer_session_timeout=6.0, group_consumer_heartbeat_interval=0.5
+            ),
+        ) as kafka,
+        consumer("consumer", request_timeout_ms=30_000) as reader,
+        Producer(**TRANSACTIONAL, transaction_timeout_ms=60_000) as producer,
+        anyio.create_task_group() as tasks,
+    ):
+        kafka.produce("in", numbers(5))
+        refused = kafka.fail(
+            TxnOffsetCommitRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None
+        )
+
+        async def lose() -> None:
+            await anyio.sleep(2)
+            kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.UNKNOWN_MEMBER_ID)
+            await anyio.sleep(8)
+            refused.stop()
+            await anyio.sleep(10)
+            kafka.produce("in", numbers(1, 5))
+
+        tasks.start_soon(lose)
+        with anyio.fail_after(120):
+            await forward(kafka, producer.transactions(reader), until=6)
+        assert await visible(kafka) == numbers(6)
 
 
 async def test_a_stop_during_the_commit_repeats_no_record() -> None:
