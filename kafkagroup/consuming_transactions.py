@@ -74,16 +74,21 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
 
     async def __anext__(self) -> ConsumingTransaction[K_co, V_co, K_contra, V_contra]:
         """Return the next transaction, which is not begun yet, with its records. The iteration ends
-        when the consumer is stopped. Raises: ClosedError when the producer is stopped; as
+        when the consumer is stopped. Raises: ClosedError when the producer is stopped;
+        IllegalStateError while a transaction with records of the consumer is open; as
         `Consumer.getmany` and `Consumer.committed`."""
         consumer = self._consumer
         acknowledgement = consumer._delivery.acknowledgement
+        if acknowledgement.is_held:
+            # Its records would count as processed, although it may still abort.
+            raise IllegalStateError(
+                "a transaction with records of this consumer is open; end it first"
+            )
         transaction = ConsumingTransaction(self._producer, consumer)
         try:
             consumer._check_transactional()
             if consumer._unsettled_transaction is not None:
                 await consumer._unsettled_transaction._settle()
-            acknowledgement.is_held = False
             with self._producer._until_stopped():
                 await self._collect(transaction)
         except NotStartedError:  # a ClosedError that must not end the iteration

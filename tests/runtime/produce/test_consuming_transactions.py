@@ -536,6 +536,25 @@ async def test_a_refusal_comes_after_the_records_before_it(aborts: bool) -> None
                 assert [record.value for record in records] == numbers(5)
 
 
+@pytest.mark.parametrize("by", ["iterator", "producer"])
+async def test_a_consumer_has_one_open_transaction(by: str) -> None:
+    """A second one would count the records of the first as processed, even if that aborts."""
+    async with (
+        pipeline() as (kafka, reader, producer),
+        Producer(**TRANSACTIONAL | {"transactional_id": "tx-2"}) as other,
+    ):
+        kafka.produce("in", numbers(20))
+        transactions = producer.transactions(reader, max_records=10)
+        second = transactions if by == "iterator" else other.transactions(reader)
+        with pytest.raises(LookupError):
+            async with await anext(transactions) as records:
+                assert len(records) == 10
+                with pytest.raises(IllegalStateError, match="is open; end it first"):
+                    await anext(second)
+                raise LookupError
+        assert await forward(kafka, transactions, until=20) == [numbers(10), numbers(10, 10)]
+
+
 async def test_invalid_limits_raise() -> None:
     """A comparison inside raised a TypeError instead."""
     reader, producer = consumer(), Producer(**TRANSACTIONAL)
