@@ -210,8 +210,15 @@ class ConsumingTransaction(
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        self._scope.__exit__(exc_type, exc_value, traceback)
         self._ended_at = anyio.current_time()
+        try:
+            self._scope.__exit__(exc_type, exc_value, traceback)
+        except BaseException as error:
+            # Of the block, with the cancellation in a group; or a RuntimeError because another task
+            # ends the block, as asyncio does for an async generator that is not closed.
+            self._scope.deadline = math.inf  # or it would cancel the task that began the block
+            await self._producer._run_shielded(partial(self._end, error))
+            raise
         late = None
         if self._scope.cancelled_caught:
             late = TransactionAbortedError(self._producer._late_error())
@@ -229,9 +236,10 @@ class ConsumingTransaction(
         """If `cause` is None, commit, after which the records count as processed; otherwise abort,
         and return to the first records. Raises: as `Transaction`, but not `cause`; the error
         because of which the offsets were not sent."""
-        failure = await self._send_all_offsets() if cause is None else None
-        cause = cause or failure
+        failure = None
         try:
+            if cause is None:
+                failure = cause = await self._send_all_offsets()
             await super().__aexit__(None if cause is None else type(cause), cause, None)
         except TransactionOutcomeUnknownError:
             self._is_outcome_unknown = True

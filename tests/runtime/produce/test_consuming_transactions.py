@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterable
@@ -553,6 +554,49 @@ async def test_a_consumer_has_one_open_transaction(by: str) -> None:
                     await anext(second)
                 raise LookupError
         assert await forward(kafka, transactions, until=20) == [numbers(10), numbers(10, 10)]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_block_that_another_task_ends_is_aborted() -> None:
+    """asyncio closes an async generator that was left open in a task of its own."""
+    async with pipeline() as (kafka, reader, producer):
+        kafka.produce("in", numbers(20))
+        tx = await anext(producer.transactions(reader, max_records=5))
+        refused: list[RuntimeError] = []
+
+        async def end() -> None:
+            with pytest.raises(RuntimeError) as caught:
+                await tx.__aexit__(None, None, None)
+            refused.append(caught.value)
+
+        async def begin() -> None:
+            for record in await tx.__aenter__():
+                await tx.send("t", record.value)
+            await asyncio.create_task(end())
+
+        await asyncio.create_task(begin())
+        assert refused
+        await forward(kafka, producer.transactions(reader), until=20)
+        assert await visible(kafka) == numbers(20)
+
+
+async def test_a_late_block_that_raises_a_group_is_aborted() -> None:
+    async with pipeline() as (kafka, reader, producer):
+        kafka.produce("in", numbers(5))
+        with pytest.RaisesGroup(LookupError):
+            async with await anext(producer.transactions(reader)):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(raise_when_cancelled)
+                    await anyio.sleep_forever()
+        await forward(kafka, producer.transactions(reader), until=5)
+        assert await visible(kafka) == numbers(5)
+
+
+async def raise_when_cancelled() -> None:
+    try:
+        await anyio.sleep_forever()
+    finally:
+        raise LookupError
 
 
 async def test_invalid_limits_raise() -> None:
