@@ -167,6 +167,11 @@ class ConsumingTransaction(
         """The offset of each partition's first record."""
         self._ends: dict[TopicPartition, OffsetAndMetadata] = {}
         """The offsets after the last records, to commit."""
+        self._committed_before: dict[TopicPartition, int] = {}
+        """The committed offset of each partition when its first record was taken; UNKNOWN if there
+        was none, or it was not known."""
+        self._seek_counts: dict[TopicPartition, int] = {}
+        """How often the application had sought each partition then."""
         self._scope = anyio.CancelScope()
         """Cancels the block at the transaction's deadline."""
         self._is_outcome_unknown = False
@@ -181,9 +186,11 @@ class ConsumingTransaction(
                 # The partition was released and assigned again: drop its records that were taken
                 # before, as they are delivered again.
                 self._records = [one for one in self._records if (one.topic, one.partition) != tp]
-                del self._owned[tp], self._starts[tp]
-            self._owned.setdefault(tp, owned)
-            self._starts.setdefault(tp, records[0].offset)
+                del self._owned[tp]
+            if tp not in self._owned:
+                self._owned[tp], self._starts[tp] = owned, records[0].offset
+                self._committed_before[tp] = owned.committed
+                self._seek_counts[tp] = owned.seek_count
             last = records[-1]
             self._ends[tp] = OffsetAndMetadata(last.offset + 1, leader_epoch=last.leader_epoch)
             self._records += records
@@ -272,8 +279,12 @@ class ConsumingTransaction(
         committed = await self._consumer.committed(list(self._ends))
         # A transaction commits all of its offsets or none, so one is proof; but not that of a
         # partition that has moved: after an abort, its next owner may have committed the same.
+        # Nor that of an offset from before, which is higher if the application has sought back.
         return any(
-            found is not None and found.offset >= self._ends[tp].offset and self._is_kept(tp)
+            found is not None
+            and found.offset >= self._ends[tp].offset
+            and found.offset != self._committed_before[tp]
+            and self._is_kept(tp)
             for tp, found in committed.items()
         )
 

@@ -373,6 +373,25 @@ async def test_after_an_unknown_outcome_the_records_come_again_unless_it_was_com
         assert await visible(kafka) == numbers(10)
 
 
+async def test_an_older_commit_of_a_higher_offset_does_not_settle_an_unknown_outcome() -> None:
+    """The application has sought back, to process records again."""
+    options = TRANSACTIONAL | {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000}
+    async with cluster(topics={"in": 1, "t": 1}) as kafka, consumer() as reader:
+        kafka.produce("in", numbers(10))
+        async with Producer(**options) as producer:
+            await forward(kafka, producer.transactions(reader), until=10)
+        reader.seek(("in", 0), 0)
+        lost = kafka.fail(EndTxnRequest, Close(before=True), times=None)
+        async with Producer(**options) as producer:
+            with pytest.raises(TransactionOutcomeUnknownError):
+                async with await anext(producer.transactions(reader, max_records=5)) as records:
+                    assert len(records) == 5
+        lost.stop()
+        async with Producer(**options) as producer:
+            async with await anext(producer.transactions(reader)) as records:
+                assert [record.value for record in records] == numbers(10)
+
+
 async def test_commits_of_the_next_owner_do_not_settle_an_unknown_outcome(protocol: str) -> None:
     """The transaction was aborted, so the records of the partition that has stayed come again."""
     options = {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000}
