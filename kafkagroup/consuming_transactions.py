@@ -37,6 +37,7 @@ from kafkagroup.transaction import Transaction, TransactionalProducer
 from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from kafkagroup.consume.owned import OwnedPartition
@@ -266,12 +267,21 @@ class ConsumingTransaction(
 
     async def _settle(self) -> None:
         """Return to the first records if the transaction was not entered, or turns out to be
-        aborted. Raises: as `Consumer.committed`."""
+        aborted; but leave a partition where the application has sought since. Raises: as
+        `Consumer.committed`."""
         if not (self._is_outcome_unknown and await self._has_committed()):
             # This transaction cannot be entered any more: the next one has its records again.
             self._ended_at = min(self._ended_at, anyio.current_time())
-            self._rewind()
+            self._rewind(self._unsought())
         self._consumer._unsettled_transaction = None
+
+    def _unsought(self) -> dict[TopicPartition, int]:
+        """Return those of `_starts` where the application has not sought since."""
+        return {
+            tp: start
+            for tp, start in self._starts.items()
+            if self._owned[tp].seek_count == self._seek_counts[tp]
+        }
 
     async def _has_committed(self) -> bool:
         """Wait until the transaction has ended at its coordinator; return whether the group has its
@@ -308,13 +318,13 @@ class ConsumingTransaction(
         self._consumer._delivery.acknowledgement.is_held = False
         self._consumer._session.drop_in_flight()
 
-    def _rewind(self) -> None:
+    def _rewind(self, starts: Mapping[TopicPartition, int] | None = None) -> None:
         """Return to the first record of each partition that is still assigned, so that all records
-        are delivered again."""
+        are delivered again. `starts`: the offsets of these records, if not those of `_starts`."""
         if not self._starts:
             return  # it has no records: those in flight were polled before it
         self._release()
-        for tp, start in self._starts.items():
+        for tp, start in (self._starts if starts is None else starts).items():
             if self._is_kept(tp) and not self._consumer.closed:
                 self._consumer.seek(tp, start)
 

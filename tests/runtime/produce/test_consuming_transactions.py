@@ -350,6 +350,16 @@ async def test_a_transaction_that_was_not_entered_comes_again(protocol: str) -> 
         assert await visible(kafka) == numbers(5)
 
 
+async def test_a_seek_after_a_transaction_that_was_not_entered_counts() -> None:
+    async with pipeline() as (kafka, reader, producer):
+        kafka.produce("in", numbers(20))
+        transactions = producer.transactions(reader, max_records=5)
+        await anext(transactions)
+        reader.seek(("in", 0), 10)
+        async with await anext(transactions) as records:
+            assert [record.value for record in records] == numbers(5, 10)
+
+
 @pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "aborted"])
 @pytest.mark.parametrize("version", [0, 1, 2], ids="TV{}".format)
 async def test_after_an_unknown_outcome_the_records_come_again_unless_it_was_committed(
