@@ -316,8 +316,12 @@ def _bytes(what: str, data: object) -> bytes:
 
 
 def _headers(headers: Headers) -> Headers:
-    """Return the application's headers as pairs of text and bytes. They may be an iterator, so they
-    are read once."""
+    """Return the application's headers as pairs of text and bytes."""
+    if hasattr(headers, "__next__"):
+        # `send` adds a record again after a wait for room, and would find no headers then.
+        raise ConfigurationError(
+            "the headers are an iterator, which can be read only once; pass a list"
+        )
     found: list[tuple[str, bytes | None]] = []
     try:
         for name, content in headers:

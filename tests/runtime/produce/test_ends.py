@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import attrs
@@ -656,6 +656,23 @@ async def test_wrong_input_is_named() -> None:
         producer.send_nowait("t", b"")
     with pytest.raises(NotStartedError):
         Producer(**SERVERS).send_nowait("t", b"")
+
+
+@pytest.mark.parametrize("headers", [[("trace", b"1")], []])
+async def test_headers_that_can_be_read_only_once_are_refused(
+    headers: list[tuple[str, bytes]],
+) -> None:
+    """They were lost if the record had to wait for room, and from all but the first record of
+    `send_many`."""
+    async with cluster() as kafka, Producer(**SERVERS, buffer_memory=2_000) as producer:
+        producer.send_nowait("t", bytes(1_500))
+        given: Any = iter(headers)
+        with pytest.raises(ConfigurationError, match="headers are an iterator"):
+            await producer.send("t", bytes(1_500), headers=given)
+        with pytest.raises(ConfigurationError, match="headers are an iterator"):
+            await producer.send_many("t", [b"", b""], headers=(pair for pair in headers))  # type: ignore[arg-type]
+        await producer.flush()
+        assert kafka.log_end("t", 0) == 1
 
 
 async def test_serializers_plain_and_async() -> None:
