@@ -688,7 +688,9 @@ class ProducerOptions(CommonOptions):
         "the limit of a batch in bytes, before compression; a larger record has a batch of its own",
     )
     max_request_size: int = integer(
-        1, 1_048_576, "the limit of a request, and so of a record, in bytes, before compression"
+        1,
+        1_048_576,
+        "the limit of a request, and so of a batch or record, in bytes, before compression",
     )
     buffer_memory: int = integer(
         1,

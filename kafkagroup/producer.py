@@ -165,7 +165,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 partition, or `None` for one that the producer chooses; without a function, as
                 Java's producer: by the murmur2 hash of the key, and records without a key to one
                 partition after the other, some kilobytes to each. Kafka's `partitioner.class`.
-            max_request_size: The limit of a request, and so of a record, in bytes, before
+            max_request_size: The limit of a request, and so of a batch or record, in bytes, before
                 compression. Default 1,048,576; Kafka's `max.request.size`.
             delivery_timeout_ms: How long an accepted record may take until it is acknowledged, with
                 all that it waits for. In milliseconds; default 120,000; Kafka's

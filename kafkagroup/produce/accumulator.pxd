@@ -18,7 +18,7 @@ cdef class Accumulator:
     cdef public object on_full
     cdef public object clock
     cdef Py_ssize_t _needed
-    cdef Py_ssize_t _batch_size
+    cdef Py_ssize_t _batch_limit
     cdef double _delivery_timeout
     cdef int _max_in_flight
     cdef object _identities

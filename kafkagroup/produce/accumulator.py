@@ -62,7 +62,7 @@ class Accumulator:
         """Called when `add` has no room for a record."""
         self._needed = _RECORD_OVERHEAD
         """The bytes of the last record or encoded batch that there was no room for."""
-        self._batch_size = batch_size
+        self._batch_limit = min(batch_size, max_request_size - HEADER_SIZE)
         self._delivery_timeout = delivery_timeout
         self._max_in_flight = max_in_flight
         self._identities = identities
@@ -176,7 +176,7 @@ class Accumulator:
         that has waited for the number of partitions, when the first that waited was accepted; -1
         for a record that is accepted now, so that the clock is read only for a new batch."""
         batch = queue.open
-        is_new = batch is None or batch.size + size > self._batch_size
+        is_new = batch is None or batch.size + size > self._batch_limit
         if is_new:
             queue.close_open()
             if created_at < 0:

@@ -158,8 +158,9 @@ class BatchBuilder:
 
     def __init__(self, max_bytes: int, max_record: int) -> None:
         """`max_bytes`: the limit of the records of a batch before compression; a larger record gets
-        a batch of its own. `max_record`: the limit of a record, with the header of a batch."""
-        self._max_size = HEADER_SIZE + max_bytes
+        a batch of its own. `max_record`: the limit of a record, and so of a batch, with the header
+        of a batch."""
+        self._max_size = min(HEADER_SIZE + max_bytes, max_record)
         self._max_record = max_record
         self._capacity = 0
         self._least_capacity = _FIRST_CAPACITY

@@ -7,7 +7,7 @@ import pytest
 from runtime.produce.logs import SERVERS, cluster
 
 from kafkagroup import BufferFullError, Producer
-from kafkagroup.testing.embedded import Delay
+from kafkagroup.testing.embedded import BrokerSettings, Delay
 from kafkagroup.wire.messages.produce import ProduceRequest
 
 pytestmark = pytest.mark.anyio
@@ -22,6 +22,27 @@ async def test_the_batch_that_a_full_one_opens_is_sent_after_the_linger() -> Non
         began = anyio.current_time()
         await producer.send("t", bytes(120))
         assert anyio.current_time() - began == pytest.approx(1.0, abs=0.1)
+
+
+async def test_a_batch_is_no_larger_than_a_request() -> None:
+    """A broker that accepts no larger request closed the connection for each attempt."""
+    settings = BrokerSettings(max_request_bytes=600_000)
+    async with (
+        cluster(settings=settings) as kafka,
+        Producer(**SERVERS, max_request_size=500_000, delivery_timeout_ms=10_000) as producer,
+    ):
+        requests: list[ProduceRequest] = []
+        kafka.fail(ProduceRequest, Delay(0), when=lambda request: bool(requests.append(request)))
+        await producer.send("t", b"first")
+        await producer.send_many("t", [bytes(10_000)] * 90)
+        sizes = [
+            len(part.records or b"")
+            for request in requests
+            for topic in request.topic_data
+            for part in topic.partition_data
+        ]
+        assert len(sizes) == 3
+        assert max(sizes) <= 500_000
 
 
 async def test_flush_and_the_close_send_all_partitions_at_once() -> None:
