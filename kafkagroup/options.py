@@ -680,7 +680,8 @@ class ProducerOptions(CommonOptions):
         0,
         0,
         "how long a batch waits for further records before it is sent. With 0 it is sent as soon as"
-        " the requests before it allow, with what has arrived until then",
+        " the requests before it allow, with what has arrived until then. Less than"
+        " `delivery_timeout_ms`",
     )
     batch_size: int = integer(
         1,
@@ -719,6 +720,12 @@ class ProducerOptions(CommonOptions):
             )
         if self.transactional_id == "":
             raise ConfigurationError("transactional_id is empty")
+        if self.linger >= self.delivery_timeout:
+            raise ConfigurationError(
+                f"linger_ms={self.linger * 1000:g} must be less than"
+                f" delivery_timeout_ms={self.delivery_timeout * 1000:g}: a batch that lingers would"
+                " fail before it is sent"
+            )
         level, limits = self.compression_level, LEVELS.get(self.compression_type)
         if level is not None and limits is None:
             raise ConfigurationError(

@@ -154,8 +154,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             compression_level: How much work compression is: gzip 1 to 9, lz4 1 to 17, zstd -131072
                 to 22; `None`: the default of the codec.
             linger_ms: How long a batch waits for further records before it is sent. With 0 it is
-                sent as soon as the requests before it allow, with what has arrived until then. In
-                milliseconds; default 0; Kafka's `linger.ms`.
+                sent as soon as the requests before it allow, with what has arrived until then. Less
+                than `delivery_timeout_ms`. In milliseconds; default 0; Kafka's `linger.ms`.
             batch_size: The limit of a batch in bytes, before compression; a larger record has a
                 batch of its own. Default 1,000,000; Kafka's `batch.size`.
             buffer_memory: The limit of the bytes of records that are accepted and not acknowledged;

@@ -518,3 +518,11 @@ def test_an_unknown_codec_of_a_producer_lists_the_valid_ones() -> None:
         ConfigurationError, match=r"^compression_type='zip'; expected one of \['none', 'gzip'"
     ):
         Producer(compression_type="zip")  # type: ignore[arg-type]
+
+
+def test_a_producer_does_not_let_a_batch_linger_until_it_fails() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^linger_ms=5000 must be less than delivery_timeout_ms=5000"
+    ):
+        Producer(linger_ms=5_000, delivery_timeout_ms=5_000)
+    Producer(linger_ms=4_999, delivery_timeout_ms=5_000)
