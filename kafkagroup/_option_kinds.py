@@ -45,6 +45,12 @@ MAX_INT32 = 2**31 - 1
 """The upper limit of each option that is a number, in the unit that users write: requests carry
 most of them in 32 bits."""
 
+_MAX_STRING = 32_767
+"""Most bytes of a string in a request."""
+
+_MAX_SHOWN = 100
+"""Most characters of a value in an error message."""
+
 Given = Mapping[str, Any]
 """Option name -> the value that the user passes, in the unit of the signature; without the options
 that are not passed."""
@@ -128,10 +134,16 @@ class Option:
             return value if self.convert is None else self.convert(value)
         limits = "" if least is None else f"{least} to {MAX_INT32}"
         if fits:
-            raise ConfigurationError(f"{name}={value!r}; expected {limits or self.expected}")
+            raise ConfigurationError(f"{name}={_shown(value)}; expected {limits or self.expected}")
         expected = f"{self.expected}, {limits}" if limits else self.expected
         nothing = " or None" if self.default is None else ""
         raise ConfigurationError(f"{name}{_described(value)}; expected {expected}{nothing}")
+
+
+def _shown(value: object) -> str:
+    """Return a value as text, at most the first characters: a string may be too long."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _described(value: object) -> str:
@@ -188,8 +200,16 @@ def milliseconds(least: int | str, default: object, text: str, **more: Any) -> A
 
 
 def string(default: object, text: str) -> Any:
-    """Declare a string."""
-    return option("str", default, text, text_type=str, has_type=_is_string, expected="a string")
+    """Declare a string that requests carry, with a length of 16 bits."""
+    return option(
+        "str",
+        default,
+        text,
+        text_type=str,
+        has_type=_is_string,
+        is_valid=_fits_request,
+        expected=f"a string of at most {_MAX_STRING} bytes of UTF-8",
+    )
 
 
 def choice(values: Mapping[str, object], default: object, text: str) -> Any:
@@ -225,6 +245,13 @@ def _is_number(value: Any) -> bool:
 
 def _is_string(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _fits_request(value: str) -> bool:
+    try:
+        return len(value.encode()) <= _MAX_STRING
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
 
 
 def _to_seconds(value: float) -> float:

@@ -526,3 +526,13 @@ def test_a_producer_does_not_let_a_batch_linger_until_it_fails() -> None:
     ):
         Producer(linger_ms=5_000, delivery_timeout_ms=5_000)
     Producer(linger_ms=4_999, delivery_timeout_ms=5_000)
+
+
+@pytest.mark.parametrize("name", ["transactional_id", "client_id"])
+@pytest.mark.parametrize("value", ["x" * 32_768, "\N{GREEK SMALL LETTER ALPHA}" * 16_384, "\ud800"])
+def test_a_string_that_no_request_can_carry_is_refused(name: str, value: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"^{name}=.*; expected a string of at most 32767 bytes"
+    ) as raised:
+        Producer(**{name: value})  # type: ignore[arg-type]
+    assert len(str(raised.value)) < 300
