@@ -6,10 +6,12 @@ from kafkagroup.produce.batch cimport UnplacedRecords
 cdef class TopicQueues:
     cdef readonly object name
     cdef public list queues
+    cdef public Py_ssize_t count
     cdef public object available
     cdef public UnplacedRecords unplaced
     cdef public int awaiting_count
     cdef public double used_at
+    cdef object _topic_id
     cdef object _create
     cdef object _random
     cdef object _partitioner

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from uuid import UUID
 
 from kafkagroup.callbacks import Partitioner
 from kafkagroup.errors import ConfigurationError
 from kafkagroup.produce.batch import UnplacedRecords
 from kafkagroup.produce.partition_queue import PartitionQueue
 from kafkagroup.wire.murmur2 import partition_of
+from kafkagroup.wire.schema import NO_ID
 
 __all__ = ["TopicQueues"]
 
@@ -41,7 +43,10 @@ class TopicQueues:
         from 0.0 to 1.0. `partitioner`: None for that of Java's producer. `now`: the loop's time."""
         self.name = name
         self.queues: list[PartitionQueue] = []
-        """By partition number; empty as long as the number of partitions is not known."""
+        """By partition number; empty as long as the number of partitions is not known. Also of
+        partitions that a recreated topic does not have: their batches may be in flight."""
+        self.count = 0
+        """The number of partitions; 0 as long as it is not known."""
         self.available: Sequence[int] = ()
         """The numbers of the partitions that have a leader. If none has, any partition may be
         drawn."""
@@ -52,6 +57,7 @@ class TopicQueues:
         self.used_at = now
         """When a batch last began, or the number of partitions was last wanted; on the loop's
         clock."""
+        self._topic_id = NO_ID
         self._create = create
         self._random = random
         self._partitioner = partitioner
@@ -65,23 +71,35 @@ class TopicQueues:
         """Whether something waits for the number of partitions."""
         return self.unplaced is not None or self.awaiting_count > 0
 
-    def resize(self, count: int) -> None:
-        """Note the number of partitions. A smaller number than before changes nothing: the queues
-        beyond it may have records."""
-        for number in range(len(self.queues), count):
+    @property
+    def vanished(self) -> Sequence[PartitionQueue]:
+        """The queues of partitions that the topic had before it was recreated with fewer."""
+        return self.queues[self.count :]
+
+    def follow(self, topic_id: UUID, count: int, available: Sequence[int]) -> None:
+        """Note the partitions by new metadata: their number, and which have a leader. `topic_id`:
+        NO_ID if it is not known. A smaller number than before counts only under another id: a
+        broker may lag behind, but a topic loses partitions only when it is recreated."""
+        is_recreated = NO_ID not in (topic_id, self._topic_id) and topic_id != self._topic_id
+        if topic_id != NO_ID:
+            self._topic_id = topic_id
+        if is_recreated or count > self.count:
+            self.count = count
+        for number in range(len(self.queues), self.count):
             self.queues.append(self._create(self.name, number))
+        self.available = available
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
         """Return the queue for a record of `size` bytes. The number of partitions must be known.
         Raises: what the partitioner raises; ConfigurationError if it returns a partition that does
         not exist."""
         if self._partitioner is not None:
-            number = self._partitioner(self.name, key, len(self.queues))
+            number = self._partitioner(self.name, key, self.count)
             if number is not None:
                 return self.queue(number)
         elif key is not None:
-            return self.queues[partition_of(key, len(self.queues))]
-        if self._left <= 0:
+            return self.queues[partition_of(key, self.count)]
+        if self._left <= 0 or self._sticky >= self.count:
             self._sticky = self.draw()
             self._left = _STICKY_BYTES
         self._left -= size
@@ -90,18 +108,18 @@ class TopicQueues:
     def queue(self, number: int) -> PartitionQueue:
         """Return the queue of a partition. Raises: ConfigurationError if there is none."""
         try:
-            if 0 <= number < len(self.queues):
+            if 0 <= number < self.count:
                 return self.queues[number]
         except TypeError:
             pass  # not an integer
         raise ConfigurationError(
-            f"partition={number!r}; topic {self.name!r} has partitions 0 to {len(self.queues) - 1}"
+            f"partition={number!r}; topic {self.name!r} has partitions 0 to {self.count - 1}"
         )
 
     def draw(self) -> int:
         """Return the number of a partition for records without a key. The number of partitions
         must be known."""
-        numbers = self.available or range(len(self.queues))
+        numbers = self.available or range(self.count)
         if len(numbers) == 1:
             return numbers[0]
         sizes = [self.queues[number].size for number in numbers]

@@ -108,7 +108,7 @@ class World:
         self.is_healed = False
         self.accumulator.add("t", 0, None, b"first", (), 0)
         topic = self.accumulator.topics["t"]
-        topic.resize(1)
+        topic.follow(TOPIC_ID, 1, [0])
         self.accumulator.place(topic)
         self.queue: PartitionQueue = topic.queues[0]
         self.queue.follow(1, TOPIC_ID)

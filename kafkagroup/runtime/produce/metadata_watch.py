@@ -44,9 +44,10 @@ class MetadataWatch:
         on_placed: Callable[[TopicQueues, ProduceBatch], None],
         max_age: float,
     ) -> None:
-        """`on_leader` is called with each queue of `find_leader` as soon as its leader is known;
-        `on_placed` with a topic, and the records that have waited for its partitions, as soon as
-        these are known or refused."""
+        """`on_leader` is called with each queue of `find_leader` as soon as its leader is known,
+        and with the queues of partitions that a recreated topic does not have; `on_placed` with a
+        topic, and the records that have waited for its partitions, as soon as these are known or
+        refused."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._spawn = spawn
@@ -110,7 +111,7 @@ class MetadataWatch:
                 await self._followed.wait()
         finally:
             topic.awaiting_count -= 1
-        return len(topic.queues)
+        return topic.count
 
     def find_leader(self, queue: PartitionQueue) -> None:
         """Find the leader of a partition that has records to send."""
@@ -236,11 +237,14 @@ class MetadataWatch:
             self.forget(tp)
             if troubles.ongoing:
                 troubles.succeeded(tp, anyio.current_time())
-            topic.resize(len(found.partitions))
             nodes = metadata.nodes
-            topic.available = [
+            available = [
                 number for number, one in sorted(found.partitions.items()) if one.leader in nodes
             ]
+            topic.follow(found.topic_id, len(found.partitions), available)
+            for queue in topic.vanished:
+                self._leaderless.discard(queue)
+                self._on_leader(queue)
         unplaced = topic.unplaced
         if unplaced is None:
             return

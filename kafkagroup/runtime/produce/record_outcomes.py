@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from kafkagroup.errors import KafkaGroupError, NotWrittenError, TransactionAbortedError
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
+from kafkagroup.produce.partition_queue import PartitionQueue
 from kafkagroup.runtime.produce.transactions import TransactionManager
 
 __all__ = ["RecordOutcomes"]
@@ -83,6 +84,13 @@ class RecordOutcomes:
         for batch in self._accumulator.not_in_flight():
             self._fail(batch, error)
         self._accumulator.forget_ended()
+
+    def fail_waiting(self, queue: PartitionQueue, error: KafkaGroupError) -> None:
+        """Fail the batches of a queue that no request has."""
+        for batch in [b for b in queue.batches() if b not in queue.in_flight and not b.has_ended]:
+            self._fail(batch, error)
+        queue.forget_ended()
+        self.fail_not_in_flight_if_aborted()
 
     def fail_not_in_flight_if_aborted(self) -> None:
         """Fail the batches that no request has if the transaction cannot commit any more."""

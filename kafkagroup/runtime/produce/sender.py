@@ -165,8 +165,13 @@ class Sender:
 
     def dispatch(self, queue: PartitionQueue) -> None:
         """Give a queue that is not empty to the `BrokerSender` of its leader, or have an unknown
-        leader looked up. Called whenever the queue may have another batch to send."""
+        leader looked up; if the partition has vanished, fail what no request has. Called whenever
+        the queue may have another batch to send."""
         if queue.is_idle:
+            return
+        count = self._accumulator.topics[queue.tp.topic].count
+        if queue.tp.partition >= count:
+            self.outcomes.fail_waiting(queue, _vanished(queue.tp, count))
             return
         node = self._cluster.metadata.leader_node(queue.tp)
         if node is None:
@@ -605,8 +610,12 @@ class Sender:
 
     def needs_epoch(self) -> bool:
         """Whether a partition needs another epoch from the transaction coordinator, once nothing is
-        in flight."""
-        return any(queue.needs_coordinator_epoch for queue in self._accumulator.queues())
+        in flight. One that has vanished does not: it would need another for each transaction."""
+        return any(
+            queue.needs_coordinator_epoch
+            for topic in self._accumulator.topics.values()
+            for queue in topic.queues[: topic.count]
+        )
 
     async def flush(self) -> None:
         """Send what lingers, and wait until all records that were accepted so far have ended.
@@ -681,3 +690,8 @@ class Sender:
 
 def _unknown_broker(node_id: int) -> KafkaGroupError:
     return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} has left the cluster")
+
+
+def _vanished(tp: TopicPartition, count: int) -> KafkaGroupError:
+    what = f"{tp} does not exist any more: the topic was recreated with {count} partitions"
+    return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)

@@ -1,0 +1,96 @@
+"""To which partition a record goes when the metadata changes, or is not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import anyio
+import attrs
+import pytest
+from runtime.produce.logs import SERVERS, cluster
+
+from kafkagroup import Producer
+from kafkagroup.errors import NotWrittenError
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import Change, Swallow
+from kafkagroup.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
+from kafkagroup.wire.messages.produce import ProduceRequest
+
+pytestmark = pytest.mark.anyio
+
+_Partitions = Iterable[MetadataResponsePartition]
+
+
+def _change_partitions(change: Callable[[_Partitions], _Partitions]) -> Change:
+    """Change the partitions of each topic in a Metadata response."""
+
+    def changed(response: MetadataResponse) -> MetadataResponse:
+        topics = [
+            attrs.evolve(topic, partitions=tuple(change(topic.partitions)))
+            for topic in response.topics
+        ]
+        return attrs.evolve(response, topics=tuple(topics))
+
+    return Change(changed)
+
+
+async def _recreate(kafka: EmbeddedKafka, partitions: int) -> None:
+    kafka.delete_topic("t")
+    await anyio.sleep(2)
+    kafka.create_topic("t", partitions)
+
+
+async def test_recreated_with_fewer_partitions() -> None:
+    async with cluster(topics={"t": 6}) as kafka:
+        async with Producer(**SERVERS, metadata_max_age_ms=500) as producer:
+            for n in range(20):
+                await producer.send("t", b"", key=b"%d" % n)
+            await _recreate(kafka, 2)
+            await anyio.sleep(10)
+            for n in range(20):
+                written = await producer.send("t", b"", key=b"%d" % n)
+                assert written.partition < 2
+            for _ in range(5):
+                assert (await producer.send("t", bytes(17_000))).partition < 2
+            kafka.add_partitions("t", 6)
+            await anyio.sleep(10)
+            assert (await producer.send("t", b"", partition=5)).offset == 0
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_records_of_a_partition_that_vanishes(is_sent: bool) -> None:
+    """Those that wait fail at once; those in flight, with the end of their attempt."""
+    async with cluster(topics={"t": 6}) as kafka:
+        async with Producer(
+            **SERVERS, metadata_max_age_ms=500, request_timeout_ms=10_000, linger_ms=20_000
+        ) as producer:
+            await producer.send("t", b"", partition=0)
+            if is_sent:
+                kafka.fail(ProduceRequest, Swallow(), times=1)
+            future = producer.send_nowait("t", b"", partition=5)
+            if is_sent:
+                with anyio.move_on_after(1):
+                    await producer.flush()
+            await _recreate(kafka, 2)
+            with anyio.fail_after(11 if is_sent else 8):
+                with pytest.raises(NotWrittenError, match="recreated with 2 partitions") as raised:
+                    await future
+                await producer.flush()
+            assert raised.value.is_maybe_written == is_sent
+            assert producer.metrics().buffered_bytes == 0
+
+
+async def test_fewer_partitions_under_the_same_id() -> None:
+    """The broker lags behind."""
+    async with cluster(topics={"t": 6}) as kafka:
+        async with Producer(**SERVERS, metadata_max_age_ms=500) as producer:
+            await producer.send("t", b"", partition=5)
+            kafka.fail(
+                MetadataRequest, _change_partitions(lambda them: tuple(them)[:2]), times=None
+            )
+            await anyio.sleep(10)
+            assert (await producer.send("t", b"", partition=5)).offset == 1
