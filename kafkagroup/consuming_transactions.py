@@ -18,7 +18,7 @@ import anyio
 
 from kafkagroup._generic import K_co, K_contra, V_co, V_contra
 from kafkagroup._public import public
-from kafkagroup.consume.commits import Commit, of_assignment
+from kafkagroup.consume.commits import Commit
 from kafkagroup.consume.partitions import check_interval, check_record_limit
 from kafkagroup.errors import (
     BrokerError,
@@ -39,6 +39,7 @@ from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
+    from uuid import UUID
 
     from kafkagroup.consume.owned import OwnedPartition
     from kafkagroup.consumer import Consumer
@@ -166,6 +167,8 @@ class ConsumingTransaction(
         """The partitions of the records, in the assignment in which they were delivered."""
         self._starts: dict[TopicPartition, int] = {}
         """The offset of each partition's first record."""
+        self._topic_ids: dict[TopicPartition, UUID] = {}
+        """The topics of these offsets; NO_ID if the id was not known."""
         self._ends: dict[TopicPartition, OffsetAndMetadata] = {}
         """The offsets after the last records, to commit."""
         self._committed_before: dict[TopicPartition, int] = {}
@@ -188,8 +191,11 @@ class ConsumingTransaction(
                 # before, as they are delivered again.
                 self._records = [one for one in self._records if (one.topic, one.partition) != tp]
                 del self._owned[tp]
-            if tp not in self._owned:
+            # Also begin anew in a topic that was recreated. The records of the deleted one stay,
+            # as they do not come again.
+            if tp not in self._owned or owned.is_of_other_topic(self._topic_ids[tp]):
                 self._owned[tp], self._starts[tp] = owned, records[0].offset
+                self._topic_ids[tp] = owned.topic_id
                 self._committed_before[tp] = owned.committed
                 self._seek_counts[tp] = owned.seek_count
             last = records[-1]
@@ -305,7 +311,9 @@ class ConsumingTransaction(
 
     async def _send_all_offsets(self) -> BaseException | None:
         """Send the offsets; return the error that aborts the transaction."""
-        commits: list[Commit] = of_assignment(self._owned, self._ends)
+        commits = [
+            Commit(self._owned[tp], end, self._topic_ids[tp]) for tp, end in self._ends.items()
+        ]
         try:
             await self._producer._send_commits(self._consumer, commits)
         except KafkaGroupError as error:
@@ -320,12 +328,14 @@ class ConsumingTransaction(
 
     def _rewind(self, starts: Mapping[TopicPartition, int] | None = None) -> None:
         """Return to the first record of each partition that is still assigned, so that all records
-        are delivered again. `starts`: the offsets of these records, if not those of `_starts`."""
+        are delivered again; but not in a topic that was recreated since. `starts`: the offsets of
+        these records, if not those of `_starts`."""
         if not self._starts:
             return  # it has no records: those in flight were polled before it
         self._release()
         for tp, start in (self._starts if starts is None else starts).items():
-            if self._is_kept(tp) and not self._consumer.closed:
+            is_recreated = self._owned[tp].is_of_other_topic(self._topic_ids[tp])
+            if self._is_kept(tp) and not is_recreated and not self._consumer.closed:
                 self._consumer.seek(tp, start)
 
 

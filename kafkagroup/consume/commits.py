@@ -56,7 +56,7 @@ class Commit:
     def is_assigned(self, owned: Mapping[TopicPartition, OwnedPartition]) -> bool:
         """Return whether `owned` still has the partition in the same assignment, and the offset is
         not of a topic that was deleted and recreated."""
-        return owned.get(self.tp) is self.owned and not self.owned.is_recreated(self.topic_id)
+        return owned.get(self.tp) is self.owned and not self.owned.is_of_other_topic(self.topic_id)
 
     @property
     def is_below_floor(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterable
@@ -400,6 +401,30 @@ async def test_an_older_commit_of_a_higher_offset_does_not_settle_an_unknown_out
         async with Producer(**options) as producer:
             async with await anext(producer.transactions(reader)) as records:
                 assert [record.value for record in records] == numbers(10)
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+async def test_a_topic_that_is_recreated_meanwhile_is_read_from_its_start(aborts: bool) -> None:
+    """The offsets of the transaction mean nothing in it."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer(metadata_max_age_ms=1_000) as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        kafka.produce("in", numbers(10))
+        transactions = producer.transactions(reader)
+        await forward(kafka, transactions, until=10)
+        kafka.produce("in", numbers(10, 10))
+        with contextlib.suppress(LookupError):
+            async with await anext(transactions):
+                kafka.delete_topic("in")
+                kafka.create_topic("in", 1)
+                kafka.produce("in", [b"new %d" % n for n in range(30)])
+                await anyio.sleep(5)
+                if aborts:
+                    raise LookupError
+        assert kafka.committed("g", "in") == {}
+        assert await forward(kafka, transactions, until=30) == [[b"new %d" % n for n in range(30)]]
 
 
 async def test_commits_of_the_next_owner_do_not_settle_an_unknown_outcome(protocol: str) -> None:
