@@ -261,13 +261,13 @@ class ConsumingTransaction(
             self._release()
             raise
         except BaseException:
-            self._rewind()
+            self._rewind(self._starts_in_flight())
             raise
         if cause is None:
             self._consumer._delivery.acknowledgement.is_held = False
             self._consumer._session.complete_in_flight()
         else:
-            self._rewind()
+            self._rewind(self._starts_in_flight())
         if failure is not None:
             raise failure
 
@@ -326,6 +326,13 @@ class ConsumingTransaction(
         self._consumer._delivery.acknowledgement.is_held = False
         self._consumer._session.drop_in_flight()
 
+    def _starts_in_flight(self) -> dict[TopicPartition, int]:
+        """Return `_starts`, and the offsets of the first records that the block itself has polled
+        of other partitions."""
+        delivery = self._consumer._delivery
+        in_flight = delivery.acknowledgement.in_flight_among(delivery.owned)
+        return {tp: delivery.owned[tp].processed for tp in in_flight} | self._starts
+
     def _rewind(self, starts: Mapping[TopicPartition, int] | None = None) -> None:
         """Return to the first record of each partition that is still assigned, so that all records
         are delivered again; but not in a topic that was recreated since. `starts`: the offsets of
@@ -334,9 +341,15 @@ class ConsumingTransaction(
             return  # it has no records: those in flight were polled before it
         self._release()
         for tp, start in (self._starts if starts is None else starts).items():
-            is_recreated = self._owned[tp].is_of_other_topic(self._topic_ids[tp])
-            if self._is_kept(tp) and not is_recreated and not self._consumer.closed:
+            if self._may_return_to(tp) and not self._consumer.closed:
                 self._consumer.seek(tp, start)
+
+    def _may_return_to(self, tp: TopicPartition) -> bool:
+        """Return whether the offset of a partition's first record is still one of this assignment
+        and topic."""
+        if (one := self._owned.get(tp)) is None:  # the block has polled it
+            return not self._consumer._delivery.owned[tp].revoked
+        return self._is_kept(tp) and not one.is_of_other_topic(self._topic_ids[tp])
 
 
 def _continues_after(error: BaseException) -> bool:

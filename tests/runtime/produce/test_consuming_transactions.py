@@ -653,6 +653,27 @@ async def raise_when_cancelled() -> None:
         raise LookupError
 
 
+async def test_an_abort_returns_to_the_records_that_its_block_has_polled() -> None:
+    async with (
+        cluster(topics={"in": 2, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**TRANSACTIONAL) as producer,
+    ):
+        for partition in (0, 1):
+            kafka.produce("in", numbers(5, 5 * partition), partition=partition)
+        transactions = producer.transactions(reader, max_records=5)
+        with pytest.raises(LookupError):
+            async with await anext(transactions):
+                for _ in range(5):
+                    await reader.getone()
+                raise LookupError
+        found: list[bytes] = []
+        for _ in range(2):
+            async with await anext(transactions) as records:
+                found += [record.value or b"" for record in records]
+        assert sorted(found) == numbers(10)
+
+
 async def test_invalid_limits_raise() -> None:
     """A comparison inside raised a TypeError instead."""
     reader, producer = consumer(), Producer(**TRANSACTIONAL)
