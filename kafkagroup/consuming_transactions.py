@@ -93,6 +93,7 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
                 await consumer._unsettled_transaction._settle()
             with self._producer._until_stopped():
                 await self._collect(transaction)
+            transaction._pass_markers()
         except NotStartedError:  # a ClosedError that must not end the iteration
             raise
         except ClosedError:
@@ -201,6 +202,18 @@ class ConsumingTransaction(
             last = records[-1]
             self._ends[tp] = OffsetAndMetadata(last.offset + 1, leader_epoch=last.leader_epoch)
             self._records += records
+
+    def _pass_markers(self) -> None:
+        """Commit also the offsets after the last records that have none, such as transaction
+        markers: otherwise the lag would never reach zero. All records delivered were taken."""
+        for tp, end in self._ends.items():
+            owned = self._owned[tp]
+            if (
+                self._is_kept(tp)
+                and owned.position > end.offset
+                and owned.seek_count == self._seek_counts[tp]
+            ):
+                self._ends[tp] = OffsetAndMetadata(owned.position, leader_epoch=owned.leader_epoch)
 
     async def __aenter__(self) -> list[Record[K_co, V_co]]:  # type: ignore[override]
         """Begin, and return the records. `Transaction` returns itself: hence `ignore[override]`."""

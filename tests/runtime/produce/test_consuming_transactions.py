@@ -674,6 +674,16 @@ async def test_an_abort_returns_to_the_records_that_its_block_has_polled() -> No
         assert sorted(found) == numbers(10)
 
 
+async def test_the_offsets_include_a_marker_at_the_end() -> None:
+    """KAFKA-6607: the lag of transactional input never reached zero."""
+    async with pipeline() as (kafka, reader, producer):
+        async with producer.transaction() as tx:
+            await tx.send_many("in", numbers(5))
+        async with await anext(producer.transactions(reader)) as records:
+            assert len(records) == 5
+        assert kafka.committed("g", "in") == {0: kafka.log_end("in", 0)} == {0: 6}
+
+
 async def test_invalid_limits_raise() -> None:
     """A comparison inside raised a TypeError instead."""
     reader, producer = consumer(), Producer(**TRANSACTIONAL)
