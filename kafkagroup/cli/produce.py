@@ -240,8 +240,7 @@ class _Writer:
                     partial(_wait_for_signal, signals),
                     self._copy_stdin,
                 ]
-                # Not if the lines are typed on the terminal: the progress would overwrite them.
-                if sys.stderr.isatty() and not sys.stdin.isatty():
+                if _shows_progress():
                     functions.append(self._show_progress)
                 code = await first(*functions)
         except NotWrittenError:
@@ -376,6 +375,14 @@ class _Writer:
 
     def _line_error(self, index: int, why: str) -> KafkaGroupError:
         return KafkaGroupError(f"line {self.written_count + index + 1}: {why}")
+
+
+def _shows_progress() -> bool:
+    # None: the program was started with a closed stderr or stdin.
+    if sys.stderr is None or not sys.stderr.isatty():
+        return False
+    # Not if the lines are typed on the terminal: the progress would overwrite them.
+    return sys.stdin is None or not sys.stdin.isatty()
 
 
 async def _wait_for_signal(signals: AsyncIterator[signal.Signals]) -> int:

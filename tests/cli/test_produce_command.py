@@ -261,6 +261,25 @@ def test_invalid_arguments_are_an_error(arguments: tuple[str, ...], line: str) -
     assert found.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "<&-"])
+def test_lines_are_written_with_a_closed_stream(kafka: EmbeddedKafka, closed: str) -> None:
+    """stderr is a terminal if it is open."""
+    ours, theirs = pty.openpty()
+    command = f'"$@" {closed}'
+    arguments = [*KAFKAGROUP, "produce", "t", "-b", kafka.bootstrap_servers]
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", *arguments],
+        input=b"a\n",
+        stderr=theirs,
+        env=environment(),
+        timeout=TIMEOUT,
+    )
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == 0
+    assert values(kafka) == (["a"] if closed == "2>&-" else [])
+
+
 def test_progress_is_shown_on_a_terminal(kafka: EmbeddedKafka) -> None:
     """stdin is a pipe that stays open, and stderr a terminal."""
     ours, theirs = pty.openpty()
