@@ -408,6 +408,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         else `send` raises at once, although the records before are accepted.
         """
         self._check_accepts()
+        if not isinstance(values, Iterable):
+            raise ConfigurationError(
+                f"the values are of type {type(values).__name__}; expected an iterable, such as a"
+                " list"
+            )
         futures = []
         transaction = self._open_transaction
         for value in values:

@@ -127,6 +127,8 @@ class Accumulator:
                 f"buffer_memory={self.limit} bytes are used up by records that were not"
                 " acknowledged yet; await ready(), or send()"
             )
+        if type(topic) is not str:
+            _check_topic(topic)  # before the look-up, which an unhashable object would fail
         queues = self.topics.get(topic)
         if queues is None:
             queues = self.topic(topic)
@@ -218,10 +220,9 @@ class Accumulator:
     def topic(self, topic: str) -> TopicQueues:
         """Return the queues of a topic, which the first call creates. Raises: ConfigurationError if
         no topic can have this name."""
+        _check_topic(topic)
         if (known := self.topics.get(topic)) is not None:
             return known
-        if not isinstance(topic, str) or not topic:
-            raise ConfigurationError(f"topic={topic!r}; expected the name of a topic")
         if not is_legal_name(topic):
             raise ConfigurationError(
                 f"no topic can have the name {topic!r}: names have {LEGAL_NAME_RULE}"
@@ -299,6 +300,11 @@ class Accumulator:
         found = [b for queue in self.queues() for b in queue.batches() if not b.has_ended]
         found += [t.unplaced for t in self.topics.values() if t.unplaced is not None]
         return found
+
+
+def _check_topic(topic: object) -> None:
+    if not isinstance(topic, str) or not topic:
+        raise ConfigurationError(f"topic={topic!r}; expected the name of a topic")
 
 
 def _bytes(what: str, data: object) -> bytes:

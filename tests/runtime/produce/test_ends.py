@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
@@ -633,6 +633,10 @@ async def test_a_deleted_topic_is_not_brought_back() -> None:
         assert not any(request.allow_auto_topic_creation for request in seen)
 
 
+async def _asynchronous() -> AsyncIterator[bytes]:
+    yield b""
+
+
 async def test_wrong_input_is_named() -> None:
     async with cluster(), Producer(**SERVERS, max_request_size=1_000) as producer:
         text: object = "text"
@@ -650,6 +654,12 @@ async def test_wrong_input_is_named() -> None:
             await producer.send("", b"")
         with pytest.raises(ConfigurationError, match="no topic can have the name"):
             await producer.send("not a topic", b"")
+        for topic in ([], {}, None):
+            with pytest.raises(ConfigurationError, match="expected the name of a topic"):
+                await producer.send(topic, b"")  # type: ignore[arg-type]
+        for many in (None, 5, _asynchronous()):
+            with pytest.raises(ConfigurationError, match=r"the values are of type .*an iterable"):
+                await producer.send_many("t", many)  # type: ignore[arg-type]
     with pytest.raises(ClosedError):
         await producer.send("t", b"")
     with pytest.raises(ClosedError):
