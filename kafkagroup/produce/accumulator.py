@@ -6,7 +6,7 @@ Compiled where possible, with the types in `accumulator.pxd`: `add` runs for eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
 from kafkagroup._timestamps import check_timestamp
@@ -310,15 +310,25 @@ def _check_topic(topic: object) -> None:
 def _bytes(what: str, data: object) -> bytes:
     """Return a key or value of the application as bytes. The error does not show it: it may be
     confidential."""
-    if not isinstance(data, str | int):  # a `numpy.str_` has a buffer, but not of encoded text
-        try:
-            return bytes(memoryview(data))  # type: ignore[arg-type]
-        except (TypeError, ValueError, BufferError):
-            pass
+    try:
+        return _content(data)
+    except (TypeError, ValueError, BufferError):
+        pass
     raise ConfigurationError(
         f"the {what} is of type {type(data).__name__}; expected bytes or None: encode it, or give"
         f" the producer a {what}_serializer"
     )
+
+
+def _content(data: object) -> bytes:
+    """Return the bytes of a buffer. Raises: TypeError if it is none, or does not consist of bytes;
+    ValueError; BufferError."""
+    # Numbers, dates and texts of NumPy are buffers, too: their memory is no encoding of them. That
+    # of a date has the format of bytes, but a date has no length.
+    view = memoryview(data)  # type: ignore[arg-type]
+    if view.format.lstrip("@=<>!") not in ("B", "b", "c") or not isinstance(data, Sized):
+        raise TypeError("not a buffer of bytes")
+    return bytes(view)
 
 
 def _headers(headers: Headers) -> Headers:
@@ -333,10 +343,10 @@ def _headers(headers: Headers) -> Headers:
         for name, content in headers:
             name.encode(errors="surrogateescape")
             if content is not None and type(content) is not bytes:
-                content = bytes(memoryview(content))
+                content = _content(content)
             found.append((name, content))
     except (TypeError, ValueError, AttributeError, BufferError):
         raise ConfigurationError(
-            'the headers are not valid; expected [("name", b"value"), ...]'
+            'the headers are not valid; expected [("name", b"value"), ...], with encoded values'
         ) from None
     return tuple(found)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
+from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from typing import Any, cast
 
 import anyio
 import attrs
+import numpy
 import pytest
 from runtime.produce.logs import SERVERS, cluster, values
 
@@ -666,6 +669,49 @@ async def test_wrong_input_is_named() -> None:
         producer.send_nowait("t", b"")
     with pytest.raises(NotStartedError):
         Producer(**SERVERS).send_nowait("t", b"")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        numpy.int64(5),
+        numpy.uint8(5),
+        numpy.float64(1.5),
+        numpy.bool_(True),
+        numpy.datetime64("2020-01-01"),
+        numpy.str_("a"),
+        numpy.array(["a"]),
+        numpy.array([object()]),
+        numpy.array([1, 2]),
+        array("i", [1]),
+    ],
+)
+async def test_a_buffer_that_is_not_of_bytes_is_refused(data: Any) -> None:
+    """Its memory was written: of objects the pointers."""
+    async with cluster(), Producer(**SERVERS) as producer:
+        with pytest.raises(ConfigurationError, match=r"the value is of type.*encode it"):
+            await producer.send("t", data)
+        with pytest.raises(ConfigurationError, match=r"the key is of type.*key_serializer"):
+            await producer.send("t", b"", key=data)
+        with pytest.raises(ConfigurationError, match="headers are not valid"):
+            await producer.send("t", b"", headers=(("a", data),))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytearray(b"ab"),
+        memoryview(b"ab"),
+        numpy.bytes_(b"ab"),
+        numpy.frombuffer(b"ab", "u1"),
+        array("b", b"ab"),
+        (ctypes.c_char * 2)(*b"ab"),
+    ],
+)
+async def test_a_buffer_of_bytes_is_written(data: Any) -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", data, key=data, headers=(("a", data),))
+        assert await values(kafka, "t") == [b"ab"]
 
 
 @pytest.mark.parametrize("headers", [[("trace", b"1")], []])
