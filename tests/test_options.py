@@ -58,6 +58,9 @@ def test_a_constructor_may_have_optional_parameters_that_are_no_options() -> Non
     assert Client(name="a", size=5).others == ("a", 5, "none")
 
 
+_STRING = "a string of at most 32767 bytes of UTF-8"
+
+
 @pytest.mark.parametrize(
     ("client", "options"),
     [
@@ -447,8 +450,8 @@ def test_a_duration_may_have_a_fraction() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_must_be_a_string(name: str) -> None:
     nothing = "" if name == "client_id" else " or None"
-    assert refused(name, 5) == f"{name}=5 is a number; expected a string{nothing}"
-    assert refused(name, b"g") == f"{name}=b'g' is bytes; expected a string{nothing}"
+    assert refused(name, 5) == f"{name}=5 is a number; expected {_STRING}{nothing}"
+    assert refused(name, b"g") == f"{name}=b'g' is bytes; expected {_STRING}{nothing}"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -495,7 +498,7 @@ def test_values_of_the_wrong_type_are_refused(name: str, value: object, message:
 
 def test_secret_values_are_not_shown_in_errors() -> None:
     given = {"sasl.password": "secret"}
-    assert refused("group_id", given) == "group_id is of type dict; expected a string or None"
+    assert refused("group_id", given) == f"group_id is of type dict; expected {_STRING} or None"
     with pytest.raises(ConfigurationError, match=r"^security is a dict; expected"):
         Consumer(security=given)  # type: ignore[arg-type]
 
