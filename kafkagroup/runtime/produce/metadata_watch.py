@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import anyio
 
 from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.coalescing_task import CoalescingTask, Spawn
-from kafkagroup.errors import BrokerError, ErrorCode, KafkaGroupError, broker_error
+from kafkagroup.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaGroupError,
+    RemoteProtocolError,
+    broker_error,
+)
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.produce.partition_queue import PartitionQueue
 from kafkagroup.produce.topic_queues import TopicQueues
 from kafkagroup.transport.cluster import Cluster
+from kafkagroup.transport.metadata import PartitionMetadata
 from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
@@ -142,6 +149,13 @@ class MetadataWatch:
         topic = self._cluster.metadata.topics.get(tp.topic)
         if topic is not None and topic.error_code:
             return broker_error(topic.error_code, topic=tp.topic, operation="WRITE")
+        if topic is not None and tp.partition < 0:
+            missing = _missing_partition(topic.partitions)
+            if missing is not None:
+                return RemoteProtocolError(
+                    f"the metadata of topic {tp.topic!r} has partition {max(topic.partitions)},"
+                    f" but not partition {missing}"
+                )
         return self._last_error
 
     # ------------------------------------------------------------ the task
@@ -235,6 +249,8 @@ class MetadataWatch:
         if found.partitions:
             self._requested.add(topic.name)
             self.forget(tp)
+        # With a partition missing, the number of partitions may be any: keys would go wrong.
+        if found.partitions and _missing_partition(found.partitions) is None:
             if troubles.ongoing:
                 troubles.succeeded(tp, anyio.current_time())
             nodes = metadata.nodes
@@ -291,3 +307,9 @@ class MetadataWatch:
             topic=tp.topic,
         )
         self._cluster.troubles.failed(tp, now, problem)
+
+
+def _missing_partition(partitions: Mapping[int, PartitionMetadata]) -> int | None:
+    """Return the first number that is missing among those of a topic's partitions; None if they are
+    0, 1, 2 and so on."""
+    return next((n for n in range(len(partitions)) if n not in partitions), None)

@@ -10,7 +10,7 @@ import pytest
 from runtime.produce.logs import SERVERS, cluster
 
 from kafkagroup import Producer
-from kafkagroup.errors import NotWrittenError
+from kafkagroup.errors import ConfigurationError, NotWrittenError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Change, Swallow
 from kafkagroup.wire.messages.metadata import (
@@ -94,3 +94,38 @@ async def test_fewer_partitions_under_the_same_id() -> None:
             )
             await anyio.sleep(10)
             assert (await producer.send("t", b"", partition=5)).offset == 1
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+async def test_records_wait_while_the_metadata_leaves_out_a_partition(missing: int) -> None:
+    async with cluster(topics={"t": 3}) as kafka:
+        hidden = {missing}
+        without = _change_partitions(
+            lambda them: [p for p in them if p.partition_index not in hidden]
+        )
+        async with Producer(**SERVERS, delivery_timeout_ms=15_000) as producer:
+            kafka.fail(MetadataRequest, without, times=None)
+            with pytest.raises(NotWrittenError, match=f"but not partition {missing}"):
+                await producer.send("t", b"", key=b"1")
+            future = producer.send_nowait("t", b"", partition=missing)
+            await anyio.sleep(12)
+            assert f"but not partition {missing}" in str(producer.health())
+            hidden.clear()
+            assert (await future).offset == 0
+            assert "but not partition" not in str(producer.health())
+
+
+async def test_a_partition_number_beyond_the_others_is_not_believed() -> None:
+    def add_one(them: _Partitions) -> _Partitions:
+        *others, last = them
+        return (*others, last, attrs.evolve(last, partition_index=7))
+
+    async with cluster(topics={"t": 3}) as kafka:
+        async with Producer(**SERVERS, metadata_max_age_ms=500) as producer:
+            await producer.send("t", b"")
+            kafka.fail(MetadataRequest, _change_partitions(add_one), times=None)
+            await anyio.sleep(5)
+            with pytest.raises(ConfigurationError, match="0 to 2"):
+                await producer.send("t", b"", partition=3)
+            for _ in range(20):
+                await producer.send("t", bytes(17_000))
