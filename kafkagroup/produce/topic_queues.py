@@ -88,6 +88,8 @@ class TopicQueues:
         for number in range(len(self.queues), self.count):
             self.queues.append(self._create(self.name, number))
         self.available = available
+        if self._sticky not in (available or range(self.count)):
+            self._left = 0  # else it would take records that cannot be sent, or not exist
 
     def choose(self, key: bytes | None, size: int) -> PartitionQueue:
         """Return the queue for a record of `size` bytes. The number of partitions must be known.
@@ -99,7 +101,7 @@ class TopicQueues:
                 return self.queue(number)
         elif key is not None:
             return self.queues[partition_of(key, self.count)]
-        if self._left <= 0 or self._sticky >= self.count:
+        if self._left <= 0:
             self._sticky = self.draw()
             self._left = _STICKY_BYTES
         self._left -= size

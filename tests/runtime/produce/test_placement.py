@@ -129,3 +129,22 @@ async def test_a_partition_number_beyond_the_others_is_not_believed() -> None:
                 await producer.send("t", b"", partition=3)
             for _ in range(20):
                 await producer.send("t", bytes(17_000))
+
+
+def _without_leader(number: int) -> Change:
+    def changed(partition: MetadataResponsePartition) -> MetadataResponsePartition:
+        if partition.partition_index != number:
+            return partition
+        epoch = partition.leader_epoch + 1
+        return attrs.evolve(partition, leader_id=-1, leader_epoch=epoch, error_code=5)
+
+    return _change_partitions(lambda them: [changed(partition) for partition in them])
+
+
+async def test_the_partition_for_records_without_key_loses_its_leader() -> None:
+    async with cluster(topics={"t": 4}) as kafka:
+        async with Producer(**SERVERS, metadata_max_age_ms=1_000) as producer:
+            number = (await producer.send("t", b"")).partition
+            kafka.fail(MetadataRequest, _without_leader(number), times=None)
+            await anyio.sleep(5)
+            assert (await producer.send("t", b"")).partition != number
