@@ -144,9 +144,13 @@ class MetadataWatch:
     def cause(self, tp: TopicPartition) -> KafkaGroupError | None:
         """Return why the records of a partition were not acknowledged, or those of a topic (with
         the partition -1), if known."""
+        metadata = self._cluster.metadata
+        leader = metadata.leader(tp)
+        if leader is not None and leader.leader not in metadata.nodes:
+            return _no_leader(tp, leader.leader)
         if (cause := self._causes.get(tp)) is not None:
             return cause
-        topic = self._cluster.metadata.topics.get(tp.topic)
+        topic = metadata.topics.get(tp.topic)
         if topic is not None and topic.error_code:
             return broker_error(topic.error_code, topic=tp.topic, operation="WRITE")
         if topic is not None and tp.partition < 0:
@@ -307,6 +311,14 @@ class MetadataWatch:
             topic=tp.topic,
         )
         self._cluster.troubles.failed(tp, now, problem)
+
+
+def _no_leader(tp: TopicPartition, node_id: int) -> KafkaGroupError:
+    """Return the error for a partition whose leader, by its node id or -1, cannot be reached."""
+    what = f"{tp} has no leader"
+    if node_id >= 0:
+        what = f"the leader of {tp}, broker {node_id}, is not among the brokers of the cluster"
+    return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, what)
 
 
 def _missing_partition(partitions: Mapping[int, PartitionMetadata]) -> int | None:

@@ -148,3 +148,17 @@ async def test_the_partition_for_records_without_key_loses_its_leader() -> None:
             kafka.fail(MetadataRequest, _without_leader(number), times=None)
             await anyio.sleep(5)
             assert (await producer.send("t", b"")).partition != number
+
+
+@pytest.mark.parametrize("is_lost_later", [True, False])
+async def test_the_error_at_the_deadline_names_the_missing_leader(is_lost_later: bool) -> None:
+    async with cluster() as kafka:
+        async with Producer(
+            **SERVERS, delivery_timeout_ms=15_000, metadata_max_age_ms=1_000
+        ) as producer:
+            if is_lost_later:
+                await producer.send("t", b"")
+            kafka.fail(MetadataRequest, _without_leader(0), times=None)
+            await anyio.sleep(5)
+            with pytest.raises(NotWrittenError, match="t/0 has no leader"):
+                await producer.send("t", b"")
