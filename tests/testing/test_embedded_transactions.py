@@ -342,3 +342,21 @@ async def test_a_marker_with_an_old_epoch_is_refused() -> None:
         assert await mark(producer.epoch, 1, coordinator_epoch=3) == (
             ErrorCode.INVALID_PRODUCER_EPOCH
         )
+
+
+@VIRTUAL
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (1000, -1), (-1, -1)])
+async def test_a_marker_without_a_producer_is_refused(producer_id: int, epoch: int) -> None:
+    async with writer() as (kafka, producer):
+        marker = WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transaction_result=False,
+            topics=(WritableTxnMarkerTopic(name="t", partition_indexes=(0,)),),
+            coordinator_epoch=0,
+        )
+        response = await producer.peer.ask(WriteTxnMarkersRequest(markers=(marker,)), 1)
+        result = response.markers[0].topics[0].partitions[0]
+        assert result.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert kafka.log_end("t", 0) == 0
+        assert await producer.write("a") == [NONE]

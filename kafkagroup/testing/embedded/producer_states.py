@@ -127,7 +127,9 @@ class ProducerStates:
         """Return the error for a marker of this producer. `ends_epoch`: whether the marker is of
         transaction version 2: then its epoch must be above that of the open transaction's records
         (KIP-1228). Without an open transaction a marker of the same epoch is a repeated one, and
-        accepted."""
+        accepted. As in Kafka, a marker cannot be encoded without a producer id and an epoch."""
+        if -1 in (producer_id, epoch):
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         known = self._producers.get(producer_id, _Producer())
         is_open = known.open_from is not None
         if epoch < known.epoch or (ends_epoch and is_open and epoch == known.epoch):
