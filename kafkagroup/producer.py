@@ -365,6 +365,12 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             )
             tp = TopicPartition(topic, -1 if partition is None else partition)
             raise NotWrittenError(tp, error, is_maybe_written=True) from error
+        except ConfigurationError:
+            if not await self._finds_partition(topic, partition):
+                raise
+            future = await self._with_room(
+                self._add, topic, partition, encoded_key, encoded_value, headers, timestamp
+            )
         return await future
 
     def send_nowait(
@@ -381,16 +387,23 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         result can be awaited, or not: `flush()` and the close raise failures that were not.
 
         Raises: BufferFullError while `buffer_memory` is used up; ConfigurationError for a coroutine
-        function as serializer; otherwise as `send`, but NotWrittenError only from the result.
+        function as serializer, and for a partition that is not known, which is then looked up, so
+        that a later call finds one that was added; otherwise as `send`, but NotWrittenError only
+        from the result.
         """
         if self._accepting_thread != get_ident():
             self._check_accepts()
-        if self._has_serializers:
-            encoded_key = self._keys.encoded_now(key)
-            encoded_value = self._values.encoded_now(value)
-            return self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
-        # As `_add`, without the call.
-        batch = self._accumulator.add(topic, partition, key, value, headers, timestamp)
+        try:
+            if self._has_serializers:
+                encoded_key = self._keys.encoded_now(key)
+                encoded_value = self._values.encoded_now(value)
+                return self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
+            # As `_add`, without the call.
+            batch = self._accumulator.add(topic, partition, key, value, headers, timestamp)
+        except ConfigurationError:
+            if self._sender is not None:
+                self._sender.find_partition_soon(topic, partition)
+            raise
         return RecordFuture(batch, self._loop)
 
     async def send_many(
@@ -464,8 +477,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         raise self._sender.cause(topic) or broker_error(code, f"there is no topic {topic}")
 
     async def _with_room(self, accept: Callable[..., T], *record: Any) -> T:
-        """Return `accept(*record)`, as soon as there is room. Raises: BufferFullError if there is
-        no room within `delivery_timeout_ms`; as `accept` and `_check_still_accepts`."""
+        """Return `accept(*record)`, as soon as there is room. `record`: the topic, the partition,
+        and what else `accept` takes. Raises: BufferFullError if there is no room within
+        `delivery_timeout_ms`; as `accept`, `_finds_partition` and `_check_still_accepts`."""
         transaction = self._open_transaction
         deadline = anyio.current_time() + self._options.delivery_timeout
         while True:
@@ -474,8 +488,28 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             except BufferFullError:
                 if anyio.current_time() >= deadline:
                     raise
+            except ConfigurationError:
+                topic, partition, *_ = record
+                if not await self._finds_partition(topic, partition):
+                    raise
+                continue
             await self._room.wait(deadline)
             self._check_still_accepts(transaction)
+
+    async def _finds_partition(self, topic: str, partition: int | None) -> bool:
+        """Look up the partition of a record that was not accepted: it may have been added. Return
+        whether it was found; False if it was known before. Raises: NotWrittenError if the look-up
+        fails; as `_check_still_accepts`."""
+        assert self._sender is not None
+        transaction = self._open_transaction
+        with self._until_stopped():
+            try:
+                is_found = await self._sender.finds_partition(topic, partition)
+            except KafkaGroupError as error:
+                assert partition is not None  # else there is no look-up
+                raise NotWrittenError(TopicPartition(topic, partition), error) from error
+        self._check_still_accepts(transaction)
+        return is_found
 
     def _add(
         self,

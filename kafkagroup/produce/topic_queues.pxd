@@ -11,6 +11,7 @@ cdef class TopicQueues:
     cdef public UnplacedRecords unplaced
     cdef public int awaiting_count
     cdef public double used_at
+    cdef public double looked_up_at
     cdef object _topic_id
     cdef object _create
     cdef object _random

@@ -10,6 +10,7 @@ Compiled where possible, with the types in `topic_queues.pxd`: `choose` runs for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from uuid import UUID
@@ -57,6 +58,8 @@ class TopicQueues:
         self.used_at = now
         """When a batch last began, or the number of partitions was last wanted; on the loop's
         clock."""
+        self.looked_up_at = -math.inf
+        """When a partition that does not exist was last looked up, on the loop's clock."""
         self._topic_id = NO_ID
         self._create = create
         self._random = random

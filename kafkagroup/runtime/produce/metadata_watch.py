@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral
 
 import anyio
 
@@ -33,6 +34,9 @@ __all__ = ["MetadataWatch"]
 _REFUSAL_AGE = 1.0
 """Seconds after a refresh for which a refusal in the metadata is current: records for the topic
 fail at once. For a later record the metadata is requested again: an ACL may have been granted."""
+
+_LOOK_UP_INTERVAL = 1.0
+"""Seconds between two refreshes for records to a partition that a topic does not have."""
 
 _TOPIC_MAX_IDLE = 300.0
 """Seconds since the last record for a topic, after which its metadata is no longer refreshed."""
@@ -119,6 +123,34 @@ class MetadataWatch:
         finally:
             topic.awaiting_count -= 1
         return topic.count
+
+    async def finds_partition(self, name: str, number: int | None) -> bool:
+        """Look up a partition that a topic does not have by the metadata: it may have been added.
+        Return whether it has been; False without a look-up if there was one in the last
+        `_LOOK_UP_INTERVAL`, and for a partition that is known. Raises: as `Cluster.refresh`."""
+        topic = self._topic_without(name, number)
+        if topic is None or number is None:
+            return False
+        await self._cluster.refresh()
+        topic.looked_up_at = anyio.current_time()
+        return number < topic.count
+
+    def find_partition_soon(self, name: str, number: int | None) -> None:
+        """As `finds_partition`, in the background."""
+        if (topic := self._topic_without(name, number)) is not None:
+            topic.looked_up_at = anyio.current_time()
+            self._is_stale = True
+            self._task.ensure_running()
+
+    def _topic_without(self, name: str, number: int | None) -> TopicQueues | None:
+        """Return the topic if it is to be looked up whether it has a partition by now; else None.
+        The arguments are the application's, and may be of any type."""
+        topic = self._accumulator.topics.get(name) if isinstance(name, str) else None
+        if topic is None or not isinstance(number, Integral) or not 0 < topic.count <= number:
+            return None
+        now = anyio.current_time()
+        topic.used_at = now  # so that a refresh includes the topic
+        return topic if now >= topic.looked_up_at + _LOOK_UP_INTERVAL else None
 
     def find_leader(self, queue: PartitionQueue) -> None:
         """Find the leader of a partition that has records to send."""

@@ -190,6 +190,15 @@ class Sender:
         created where the brokers do so. Raises: BrokerError; ConfigurationError."""
         return await self._watch.partition_count(self._accumulator.topic(topic))
 
+    async def finds_partition(self, topic: str, partition: int | None) -> bool:
+        """Look up a partition that was not known. Return whether it is now. Raises: as
+        `Cluster.refresh`."""
+        return await self._watch.finds_partition(topic, partition)
+
+    def find_partition_soon(self, topic: str, partition: int | None) -> None:
+        """Look up a partition that was not known, in the background."""
+        self._watch.find_partition_soon(topic, partition)
+
     def cause(self, topic: str) -> KafkaGroupError | None:
         """Return why the partitions of a topic are not known yet, if that is known."""
         return self._watch.cause(TopicPartition(topic, -1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import anyio
 import attrs
@@ -10,9 +11,9 @@ import pytest
 from runtime.produce.logs import SERVERS, cluster
 
 from kafkagroup import Producer
-from kafkagroup.errors import ConfigurationError, NotWrittenError
+from kafkagroup.errors import ConfigurationError, NotWrittenError, TransportError
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import Change, Swallow
+from kafkagroup.testing.embedded import Change, Close, Swallow
 from kafkagroup.wire.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -162,3 +163,58 @@ async def test_the_error_at_the_deadline_names_the_missing_leader(is_lost_later:
             await anyio.sleep(5)
             with pytest.raises(NotWrittenError, match="t/0 has no leader"):
                 await producer.send("t", b"")
+
+
+async def test_a_partition_that_was_added_is_looked_up() -> None:
+    async with cluster(topics={"t": 2}) as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", b"")
+        kafka.add_partitions("t", 8)
+        await anyio.sleep(400)  # so long that an idle topic is not refreshed any more
+        async with anyio.create_task_group() as tasks:
+            for number in range(2, 8):
+                tasks.start_soon(partial(producer.send, "t", b"", partition=number))
+        kafka.add_partitions("t", 9)
+        await anyio.sleep(2)
+        (written,) = await producer.send_many("t", [b""], partition=8)
+        assert written.partition == 8
+
+
+async def test_a_partition_that_was_added_is_looked_up_in_the_background() -> None:
+    async with cluster(topics={"t": 2}) as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", b"")
+        kafka.add_partitions("t", 4)
+        with pytest.raises(ConfigurationError, match="0 to 1"):
+            producer.send_nowait("t", b"", partition=3)
+        await anyio.sleep(1)
+        assert (await producer.send_nowait("t", b"", partition=3)).partition == 3
+
+
+async def test_a_partition_that_does_not_exist_is_looked_up_once_a_second() -> None:
+    async with cluster(topics={"t": 2}) as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", b"")
+        count = 0
+
+        def counted(response: MetadataResponse) -> MetadataResponse:
+            nonlocal count
+            count += 1
+            return response
+
+        kafka.fail(MetadataRequest, Change(counted), times=None)
+        for _ in range(100):
+            with pytest.raises(ConfigurationError, match="0 to 1"):
+                await producer.send("t", b"", partition=3)
+            with pytest.raises(ConfigurationError, match="0 to 1"):
+                producer.send_nowait("t", b"", partition=3)
+            await anyio.sleep(0.05)
+        assert 4 <= count <= 6
+
+
+async def test_a_partition_that_cannot_be_looked_up() -> None:
+    async with cluster(topics={"t": 2}) as kafka:
+        async with Producer(**SERVERS, request_timeout_ms=2_000) as producer:
+            await producer.send("t", b"")
+            kafka.fail(MetadataRequest, Close(), times=None)
+            with pytest.raises(NotWrittenError) as raised:
+                await producer.send("t", b"", partition=3)
+            assert isinstance(raised.value.why, TransportError)
+            assert not raised.value.is_maybe_written
