@@ -77,6 +77,11 @@ class RecordOutcomes:
         for batch in self._accumulator.unfinished():
             batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
             self._fail(batch, error)
+        for queue in self._accumulator.queues():
+            for batch in queue.in_flight:
+                # It may have expired before, and the close cancels the request that would release
+                # its memory. A second `note_end` releases nothing.
+                self.note_end(batch)
         self._accumulator.forget_ended()
 
     def fail_not_in_flight(self, error: KafkaGroupError) -> None:

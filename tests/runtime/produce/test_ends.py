@@ -485,6 +485,17 @@ async def test_memory_counts_until_the_end() -> None:
         assert kafka.log_end("t", 0) == accepted + 1
 
 
+async def test_the_close_releases_the_memory_of_a_batch_that_expired_in_flight() -> None:
+    async with cluster() as kafka:
+        async with Producer(**SERVERS, delivery_timeout_ms=1_000) as producer:
+            kafka.fail(ProduceRequest, Swallow(), times=None)
+            with pytest.raises(NotWrittenError):
+                await producer.send("t", bytes(1_000))
+            assert producer.metrics().buffered_bytes > 1_000  # the request still has it
+        assert producer.metrics().buffered_bytes == 0
+        assert producer.metrics().failed_records == 1
+
+
 async def test_send_waits_for_room() -> None:
     async with cluster() as kafka, Producer(**SERVERS, buffer_memory=10_000) as producer:
         async with anyio.create_task_group() as tasks:
