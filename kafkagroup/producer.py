@@ -251,6 +251,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             random=random.random,
         )
         self._room = Room(self._accumulator)
+        self._room_waiters = self._room.waiters
 
     def _on_fork(self) -> None:
         super()._on_fork()
@@ -316,7 +317,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         timestamp: int | None = None,
     ) -> RecordMetadata:
         """Write a record; return where it is when it is acknowledged. Waits for room while
-        `buffer_memory` is used up.
+        `buffer_memory` is used up; calls get room in the order in which they began to wait.
 
         The record goes to `partition`. With None the `partitioner` of the producer decides; without
         one the key determines the partition, as in Java's producer, and a record without a key goes
@@ -346,32 +347,29 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             encoded_key = await self._keys.encoded(key)
             encoded_value = await self._values.encoded(value)
             self._check_still_accepts(transaction)
-        try:
-            future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
-        except BufferFullError:
-            deadline = anyio.current_time() + self._options.delivery_timeout
-            future = await self._with_room(
-                self._add, topic, partition, encoded_key, encoded_value, headers, timestamp
-            )
-            with anyio.move_on_at(deadline):
+        if not self._room_waiters:  # else they would wait longer for this record
+            try:
+                future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
+            except (BufferFullError, ConfigurationError):
+                pass  # `_with_room` waits for room, or looks the partition up
+            else:
                 return await future
-            # A task awaits the record, so that `flush` and the close do not raise its failure, too.
-            assert self._tasks is not None
-            self._spawn(self._tasks, partial(_await_end, future), "a late record")
-            error = RequestTimeoutError(
-                "no acknowledgement within"
-                f" delivery_timeout_ms={self._options.delivery_timeout * 1000:g}, in part of which"
-                " there was no room for the record"
-            )
-            tp = TopicPartition(topic, -1 if partition is None else partition)
-            raise NotWrittenError(tp, error, is_maybe_written=True) from error
-        except ConfigurationError:
-            if not await self._finds_partition(topic, partition):
-                raise
-            future = await self._with_room(
-                self._add, topic, partition, encoded_key, encoded_value, headers, timestamp
-            )
-        return await future
+        deadline = anyio.current_time() + self._options.delivery_timeout
+        future = await self._with_room(
+            self._add, topic, partition, encoded_key, encoded_value, headers, timestamp
+        )
+        with anyio.move_on_at(deadline):
+            return await future
+        # A task awaits the record, so that `flush` and the close do not raise its failure, too.
+        assert self._tasks is not None
+        self._spawn(self._tasks, partial(_await_end, future), "a late record")
+        error = RequestTimeoutError(
+            "no acknowledgement within"
+            f" delivery_timeout_ms={self._options.delivery_timeout * 1000:g}, in part of which"
+            " there was no room for the record, or its partition was looked up"
+        )
+        tp = TopicPartition(topic, -1 if partition is None else partition)
+        raise NotWrittenError(tp, error, is_maybe_written=True) from error
 
     def send_nowait(
         self,
@@ -477,24 +475,32 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         raise self._sender.cause(topic) or broker_error(code, f"there is no topic {topic}")
 
     async def _with_room(self, accept: Callable[..., T], *record: Any) -> T:
-        """Return `accept(*record)`, as soon as there is room. `record`: the topic, the partition,
-        and what else `accept` takes. Raises: BufferFullError if there is no room within
-        `delivery_timeout_ms`; as `accept`, `_finds_partition` and `_check_still_accepts`."""
+        """Return `accept(*record)`, as soon as there is room, after the calls that wait already.
+        `record`: the topic, the partition, and what else `accept` takes. Raises: BufferFullError if
+        there is no room within `delivery_timeout_ms`; as `accept`, `_finds_partition` and
+        `_check_still_accepts`."""
+        waiters = self._room_waiters
+        if not waiters:
+            with suppress(BufferFullError, ConfigurationError):
+                return accept(*record)
         transaction = self._open_transaction
         deadline = anyio.current_time() + self._options.delivery_timeout
-        while True:
-            try:
-                return accept(*record)
-            except BufferFullError:
-                if anyio.current_time() >= deadline:
-                    raise
-            except ConfigurationError:
-                topic, partition, *_ = record
-                if not await self._finds_partition(topic, partition):
-                    raise
-                continue
-            await self._room.wait(deadline)
-            self._check_still_accepts(transaction)
+        with self._room.waiting() as waiter:
+            while True:
+                is_late = anyio.current_time() >= deadline
+                if waiter is waiters[0] or is_late:
+                    try:
+                        return accept(*record)
+                    except BufferFullError:
+                        if is_late:
+                            raise
+                    except ConfigurationError:
+                        topic, partition, *_ = record
+                        if not await self._finds_partition(topic, partition):
+                            raise
+                        continue
+                await waiter.wait(deadline)
+                self._check_still_accepts(transaction)
 
     async def _finds_partition(self, topic: str, partition: int | None) -> bool:
         """Look up the partition of a record that was not accepted: it may have been added. Return
@@ -888,7 +894,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     async def _close(self) -> None:
         self._accepting_thread = None
-        self._room.notify()  # calls that wait for room raise ClosedError
+        self._room.notify_all()  # calls that wait for room raise ClosedError
         try:
             if (sender := self._sender) is not None:
                 await self._finish(sender)
@@ -944,7 +950,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._error, self._accepting_thread = error, None
         if self._sender is not None:
             self._sender.outcomes.fail_all(_as_kafka_group_error(error))
-        self._room.notify()
+        self._room.notify_all()
 
 
 _NOT_DRAINED = "requests of the last transaction, which was aborted, have not ended yet"

@@ -2,36 +2,78 @@
 
 from __future__ import annotations
 
-import math
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kafkagroup.concurrency.change_signal import ChangeSignal
+from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.produce.accumulator import Accumulator
 
-__all__ = ["Room"]
+__all__ = ["Room", "Waiter"]
 
 
 class Room:
-    """Wakes the tasks that wait for room when memory was released."""
+    """Wakes the tasks that wait for room when memory was released: those of `send` in the order in
+    which they began to wait, and all of `ready`."""
 
     def __init__(self, accumulator: Accumulator) -> None:
+        self.waiters: deque[Waiter] = deque()
+        """The tasks of `send` that wait, the first one first. The same object all the time."""
         self._accumulator = accumulator
         self._released = ChangeSignal()
-        self._waiting_count = 0
+        self._ready_count = 0
+        """The number of tasks that wait in `wait_any`."""
 
     def notify(self) -> None:
-        """Wake the waiting tasks: memory was released, or the producer accepts no more records."""
-        if self._waiting_count:  # saves the call: most batches end while no task waits
+        """Wake the first task of `send`, and all of `ready`: memory was released."""
+        self._wake_first()
+        if self._ready_count:  # saves the call: most batches end while no task waits
             self._released.notify()
 
-    async def wait(self, until: float = math.inf) -> None:
-        """Wait until memory is released, or until a time on the loop's clock."""
-        self._waiting_count += 1
+    def notify_all(self) -> None:
+        """Wake all tasks: the producer accepts no more records."""
+        for waiter in self.waiters:
+            waiter.wake()
+        self._released.notify()
+
+    def _wake_first(self) -> None:
+        if self.waiters:
+            self.waiters[0].wake()
+
+    @contextmanager
+    def waiting(self) -> Iterator[Waiter]:
+        """A context in which the task is the last one that waits. At the end, whether the task has
+        got its room or not, the first of the others is woken: there may be room for it, too."""
+        waiter = Waiter()
+        self.waiters.append(waiter)
         try:
-            await self._released.wait(until)
+            yield waiter
         finally:
-            self._waiting_count -= 1
+            self.waiters.remove(waiter)
+            self._wake_first()
 
     async def wait_any(self) -> None:
         """Wait until the memory is not full any more, as `Accumulator.is_full` defines it."""
-        while self._accumulator.is_full:
-            await self.wait()
+        self._ready_count += 1
+        try:
+            while self._accumulator.is_full:
+                await self._released.wait()
+        finally:
+            self._ready_count -= 1
+
+
+class Waiter:
+    """A task of `send` that waits for room."""
+
+    def __init__(self) -> None:
+        self._woken = OneShotEvent()
+
+    def wake(self) -> None:
+        """Have the task try again."""
+        self._woken.set()
+
+    async def wait(self, until: float) -> None:
+        """Wait until woken, or until a time on the loop's clock."""
+        await self._woken.wait(until)
+        self._woken = OneShotEvent()

@@ -505,6 +505,58 @@ async def test_send_waits_for_room() -> None:
         assert kafka.log_end("t", 0) == 200
 
 
+async def test_calls_get_room_in_the_order_in_which_they_began_to_wait() -> None:
+    async with cluster() as kafka, Producer(**SERVERS, buffer_memory=2_000) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, Delay(0.1), times=None)
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                size = 1_900 if number == 5 else 900
+                tasks.start_soon(producer.send, "t", bytes([number]) * size)
+                await anyio.sleep(0.01)
+        assert [(value or b"")[0] for value in (await values(kafka, "t"))[1:]] == list(range(20))
+
+
+async def test_no_call_is_left_without_room_while_others_get_it() -> None:
+    """A large record waited until its deadline, as new small ones took the room."""
+    async with (
+        cluster() as kafka,
+        Producer(
+            **SERVERS, buffer_memory=20_000, batch_size=2_000, delivery_timeout_ms=20_000
+        ) as producer,
+        anyio.create_task_group() as tasks,
+    ):
+        kafka.fail(ProduceRequest, Delay(0.02), times=None)
+
+        async def send_small() -> None:
+            while True:
+                await producer.send("t", bytes(1_000))
+
+        for _ in range(40):
+            tasks.start_soon(send_small)
+        await anyio.sleep(1)
+        with anyio.fail_after(2):
+            await producer.send("t", bytes(15_000))
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_cancelled_call_passes_its_turn_on() -> None:
+    async with cluster() as kafka, Producer(**SERVERS, buffer_memory=2_000) as producer:
+        await producer.send("t", b"first")
+        kafka.fail(ProduceRequest, Delay(1.0))
+        producer.send_nowait("t", bytes(1_000))
+        async with anyio.create_task_group() as others, anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.send, "t", bytes(1_900))
+            await anyio.sleep(0.1)
+            others.start_soon(producer.send, "t", bytes(500))
+            await anyio.sleep(0.1)
+            assert producer.metrics().buffered_bytes < 1_100
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.1)
+            assert producer.metrics().buffered_bytes > 1_500
+
+
 async def test_without_room_send_fails_after_the_delivery_timeout() -> None:
     async with cluster() as kafka:
         kafka.fail(ProduceRequest, Swallow(), times=None)
