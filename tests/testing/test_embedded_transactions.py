@@ -256,6 +256,20 @@ async def test_a_truncated_log_knows_the_producers_of_the_batches_that_remain() 
         assert await producer.write("b", 1) == [NONE]
 
 
+@VIRTUAL
+async def test_deleted_records_of_an_open_transaction_end_below_the_last_stable_offset() -> None:
+    async with writer() as (kafka, producer):
+        assert await producer.write("a") == [NONE]
+        assert await producer.write("b", 1) == [NONE]
+        kafka.produce("t", ["c", "d", "e"], partition=0)
+        # The batch of "c" is at the offsets 2 to 4.
+        for log_start, stable_end in ((1, 1), (2, 2), (4, 2), (5, 5)):
+            kafka.delete_records("t", 0, log_start)
+            assert kafka.stable_end("t", 0) == stable_end
+        assert await producer.end() == NONE
+        assert kafka.stable_end("t", 0) == 6
+
+
 @LOOPS
 async def test_another_node_continues_a_transaction() -> None:
     async with EmbeddedKafka({"t": 1}, nodes=2) as kafka:

@@ -47,9 +47,16 @@ class PartitionLog:
 
     @property
     def stable_end(self) -> int:
-        """The last stable offset: no record below it belongs to an open transaction."""
+        """The last stable offset: no record from the log's start up to it belongs to an open
+        transaction.
+
+        As in Kafka, an open transaction that began below the log's start holds it at the first
+        batch that remains, which may contain the start.
+        """
         open_from = self.producers.open_from
-        return self.end if open_from is None else open_from
+        if open_from is None or open_from >= self.start:
+            return self.end if open_from is None else open_from
+        return next((batch.base_offset for batch in self._from(self.start)), self.start)
 
     @property
     def epoch(self) -> int:
