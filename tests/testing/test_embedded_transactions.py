@@ -29,7 +29,12 @@ from kafkagroup.wire.messages.transaction_admin import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from kafkagroup.wire.messages.transactions import EndTxnRequest, InitProducerIdRequest
+from kafkagroup.wire.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
 
 pytestmark = pytest.mark.anyio
 NONE = ErrorCode.NONE
@@ -52,6 +57,32 @@ class Writer:
         response = await self.peer.ask(request, 5)
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         return int(response.error_code)
+
+    async def begin_again(self, version: int = 5) -> int:
+        """Ask for the next epoch."""
+        request = InitProducerIdRequest(
+            transactional_id="tx",
+            transaction_timeout_ms=10_000,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+        )
+        response = await self.peer.ask(request, version)
+        if response.error_code == NONE:
+            self.epoch = response.producer_epoch
+        return int(response.error_code)
+
+    async def add(self, partition: TopicPartition) -> list[int]:
+        """Add a partition as below transaction version 2; return its error code."""
+        topic = AddPartitionsToTxnTopic(name=partition.topic, partitions=(partition.partition,))
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="tx",
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=(topic,),
+        )
+        response = await self.peer.ask(request, 3)
+        results = response.results_by_topic_v3_and_below[0].results_by_partition
+        return [p.partition_error_code for p in results]
 
     def writing(self, value: str, sequence: int, partitions: int = 1) -> ProduceRequest:
         batch = encode_batch(
@@ -165,6 +196,29 @@ async def test_a_transaction_ends_at_its_timeout() -> None:
         assert kafka.transaction_state("tx") == "CompleteAbort"
         assert await producer.write("b", 1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
         assert await producer.end() == ErrorCode.INVALID_TXN_STATE
+
+
+@VIRTUAL
+@pytest.mark.parametrize(
+    ("transaction_version", "version", "error"),
+    [
+        (0, 4, ErrorCode.PRODUCER_FENCED),
+        (1, 4, ErrorCode.PRODUCER_FENCED),
+        (1, 3, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (2, 4, NONE),
+    ],
+)
+async def test_a_producer_may_go_on_after_its_timeout_in_transaction_version_2(
+    transaction_version: int, version: int, error: ErrorCode
+) -> None:
+    settings = BrokerSettings(transaction_version=transaction_version)
+    async with writer(settings) as (kafka, producer):
+        assert await producer.add(T0) == [NONE]
+        await anyio.sleep(10.1)
+        assert kafka.transaction_state("tx") == "CompleteAbort"
+        assert await producer.begin_again(version) == error
+        if not error:
+            assert producer.epoch == 1
 
 
 @VIRTUAL

@@ -124,7 +124,7 @@ class Cluster:
         """Group -> producer id -> the offsets that its open transaction commits; None for one that
         a commit without a transaction has replaced since."""
         self.transaction_coordinator = TransactionCoordinator(
-            self.timers, settings, self._write_markers
+            self.timers, settings, self._write_markers, lambda: self.transaction_version
         )
         self.transaction_version = settings.transaction_version
         """The finalized feature `transaction.version`."""

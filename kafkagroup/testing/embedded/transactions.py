@@ -85,8 +85,16 @@ commits."""
 class TransactionCoordinator:
     """All transactional ids of the cluster, and the producer ids that it has given."""
 
-    def __init__(self, timers: Timers, settings: BrokerSettings, write_markers: WriteMarkers):
+    def __init__(
+        self,
+        timers: Timers,
+        settings: BrokerSettings,
+        write_markers: WriteMarkers,
+        transaction_version: Callable[[], int],
+    ):
+        """`transaction_version` returns the finalized feature `transaction.version`."""
         self._timers = timers
+        self._transaction_version = transaction_version
         self._settings = settings
         self._write_markers = write_markers
         self._next_producer_id = 0
@@ -240,10 +248,12 @@ class TransactionCoordinator:
         return error, NO_IDENTITY if error else found.identity
 
     def _fence(self, found: Transaction, now: float) -> None:
-        """Abort an open transaction, and fence its producer. That producer may still get the new
-        epoch by InitProducerId, unless another producer gets it before (KIP-588)."""
-        found.last_epoch = found.identity.epoch
-        found.identity = attrs.evolve(found.identity, epoch=found.last_epoch + 1)
+        """Abort an open transaction, and fence its producer. From transaction version 2 on, that
+        producer may still get the new epoch by InitProducerId, unless another producer gets it
+        before (KIP-588)."""
+        epoch = found.identity.epoch
+        found.last_epoch = epoch if self._transaction_version() >= 2 else -1
+        found.identity = attrs.evolve(found.identity, epoch=epoch + 1)
         self._end(found, now, commits=False, ends_epoch=False)
 
     def _end(self, found: Transaction, now: float, *, commits: bool, ends_epoch: bool) -> None:
