@@ -222,6 +222,17 @@ async def test_a_producer_may_go_on_after_its_timeout_in_transaction_version_2(
 
 
 @VIRTUAL
+async def test_a_transaction_keeps_the_epoch_before_its_own() -> None:
+    async with writer(BrokerSettings(transaction_version=1)) as (_, producer):
+        assert (await producer.begin_again(), producer.epoch) == (NONE, 1)
+        assert await producer.add(T0) == [NONE]
+        response = await producer.peer.ask(producer.ending(commit=True), 4)
+        assert response.error_code == NONE
+        producer.epoch = 0  # of the InitProducerId above, whose response is lost
+        assert (await producer.begin_again(), producer.epoch) == (NONE, 1)
+
+
+@VIRTUAL
 async def test_an_unused_transactional_id_is_forgotten() -> None:
     async with writer(BrokerSettings(transactional_id_expiration=60.0)) as (kafka, producer):
         assert await producer.write("a") == [NONE]

@@ -173,7 +173,6 @@ class TransactionCoordinator:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if found.state is not TransactionState.ONGOING:
             found.state, found.started_at = TransactionState.ONGOING, now
-            found.last_epoch = -1
             self._timers.schedule(
                 ("transaction", transactional_id),
                 now + found.timeout_ms / 1000,
