@@ -110,7 +110,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": _CORE | _OPTIONS,
     "member": _CORE,
     "consume": _CORE,
-    "produce": {"_topics", "_values", "callbacks", "errors", "types", "wire"},
+    "produce": {"_timestamps", "_topics", "_values", "callbacks", "errors", "types", "wire"},
     "events": {"_public", "_values"},
     "transport": _TRANSPORT,
     "runtime": set(),
