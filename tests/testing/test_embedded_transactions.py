@@ -3,7 +3,7 @@ compare with Kafka, which are its faults, its settings, and what survives."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,18 @@ from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import BrokerSettings, Late, ProducerState
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
+from kafkagroup.wire.messages.group import DeleteGroupsRequest
 from kafkagroup.wire.messages.metadata import ApiVersionsRequest
+from kafkagroup.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kafkagroup.wire.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from kafkagroup.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -34,6 +45,9 @@ from kafkagroup.wire.messages.transactions import (
     AddPartitionsToTxnTopic,
     EndTxnRequest,
     InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 
 pytestmark = pytest.mark.anyio
@@ -104,6 +118,37 @@ class Writer:
         """Return the error code of each partition."""
         response = await self.peer.ask(self.writing(value, sequence, partitions), 12)
         return [p.error_code for p in response.responses[0].partition_responses]
+
+    def committing(
+        self, offsets: Mapping[TopicPartition, int], *, group: str = "g", **fields: Any
+    ) -> TxnOffsetCommitRequest:
+        topics = (
+            TxnOffsetCommitRequestTopic(
+                name=tp.topic,
+                partitions=(
+                    TxnOffsetCommitRequestPartition(
+                        partition_index=tp.partition, committed_offset=offset, committed_metadata=""
+                    ),
+                ),
+            )
+            for tp, offset in offsets.items()
+        )
+        return TxnOffsetCommitRequest(
+            transactional_id="tx",
+            group_id=group,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=tuple(topics),
+            **fields,
+        )
+
+    async def commit_offsets(
+        self, offsets: Mapping[TopicPartition, int], *, group: str = "g", **fields: Any
+    ) -> list[int]:
+        """Return the error code of each topic's partition."""
+        request = self.committing(offsets, group=group, **fields)
+        response = await self.peer.ask(request, 5)
+        return [topic.partitions[0].error_code for topic in response.topics]
 
     def ending(self, *, commit: bool) -> EndTxnRequest:
         return EndTxnRequest(
@@ -389,6 +434,42 @@ async def test_the_producers_of_a_partition_can_be_read() -> None:
         # The marker of version 2 begins the next epoch.
         assert tx.epoch == first_epoch + 1
         assert kafka.producers("t", 0) == (ProducerState(tx.producer_id, tx.epoch, -1, None),)
+
+
+# ---------------------------------------------------------------- offsets
+
+
+DELETIONS = (
+    DeleteGroupsRequest(groups_names=("g",)),
+    OffsetDeleteRequest(
+        group_id="g",
+        topics=(
+            OffsetDeleteRequestTopic(
+                name="t", partitions=(OffsetDeleteRequestPartition(partition_index=0),)
+            ),
+        ),
+    ),
+)
+
+
+@VIRTUAL
+@pytest.mark.parametrize("deletion", DELETIONS, ids=lambda one: type(one).__name__)
+async def test_deleted_offsets_of_a_transaction_are_not_committed(deletion: Any) -> None:
+    async with writer() as (kafka, producer):
+        assert await producer.commit_offsets({T0: 3, T1: 4}) == [NONE, NONE]
+        assert await is_unstable(producer.peer, T0)
+        await producer.peer.ask(deletion, 0)
+        assert not await is_unstable(producer.peer, T0)
+        assert await producer.end() == NONE
+        assert 0 not in kafka.committed("g", "t")
+
+
+async def is_unstable(peer: Peer, partition: TopicPartition) -> bool:
+    topic = OffsetFetchRequestTopics(name=partition.topic, partition_indexes=(partition.partition,))
+    group = OffsetFetchRequestGroup(group_id="g", topics=(topic,))
+    response = await peer.ask(OffsetFetchRequest(groups=(group,), require_stable=True), 8)
+    error = response.groups[0].topics[0].partitions[0].error_code
+    return bool(error == ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 # ---------------------------------------------------------------- administrators

@@ -254,6 +254,17 @@ class Cluster:
         for pending in self.pending_offsets.get(group_id, {}).values():
             pending.update(dict.fromkeys(pending.keys() & offsets.keys()))
 
+    def delete_offset(self, group_id: str, partition: TopicPartition) -> None:
+        """Delete the group's committed and pending offsets of one partition."""
+        self.offsets.get(group_id, {}).pop(partition, None)
+        for pending in self.pending_offsets.get(group_id, {}).values():
+            pending.pop(partition, None)
+
+    def delete_offsets(self, group_id: str) -> None:
+        """Delete all committed and pending offsets of the group."""
+        self.offsets.pop(group_id, None)
+        self.pending_offsets.pop(group_id, None)
+
     def set_transaction_version(self, version: int) -> None:
         """Change the finalized feature `transaction.version`."""
         self.transaction_version = version

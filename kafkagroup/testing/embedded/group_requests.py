@@ -197,7 +197,7 @@ def delete_groups(
         )
         result = coordinator.delete(group_id)
         if not result.error_code:
-            cluster.offsets.pop(group_id, None)
+            cluster.delete_offsets(group_id)
         return result
 
     results = tuple(delete_one(group_id) for group_id in request.groups_names)

@@ -198,7 +198,6 @@ def delete(
         )
     if error:
         return cast(OffsetDeleteResponse, refuse(request, error, caller.version))
-    stored = cluster.offsets.get(group_id, {})
     coordinator = cluster.consumer_coordinator if is_consumer_group else cluster.classic_coordinator
     topics = []
     for topic in request.topics:
@@ -211,7 +210,7 @@ def delete(
             elif subscribed:
                 code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             else:
-                stored.pop(TopicPartition(topic.name, p.partition_index), None)
+                cluster.delete_offset(group_id, TopicPartition(topic.name, p.partition_index))
             responses.append(
                 OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=code)
             )
