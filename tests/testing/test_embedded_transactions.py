@@ -120,14 +120,16 @@ class Writer:
         return [p.error_code for p in response.responses[0].partition_responses]
 
     def committing(
-        self, offsets: Mapping[TopicPartition, int], *, group: str = "g", **fields: Any
+        self, offsets: Mapping[TopicPartition, int], *, group: str, metadata: str, **fields: Any
     ) -> TxnOffsetCommitRequest:
         topics = (
             TxnOffsetCommitRequestTopic(
                 name=tp.topic,
                 partitions=(
                     TxnOffsetCommitRequestPartition(
-                        partition_index=tp.partition, committed_offset=offset, committed_metadata=""
+                        partition_index=tp.partition,
+                        committed_offset=offset,
+                        committed_metadata=metadata,
                     ),
                 ),
             )
@@ -143,10 +145,15 @@ class Writer:
         )
 
     async def commit_offsets(
-        self, offsets: Mapping[TopicPartition, int], *, group: str = "g", **fields: Any
+        self,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        group: str = "g",
+        metadata: str = "",
+        **fields: Any,
     ) -> list[int]:
         """Return the error code of each topic's partition."""
-        request = self.committing(offsets, group=group, **fields)
+        request = self.committing(offsets, group=group, metadata=metadata, **fields)
         response = await self.peer.ask(request, 5)
         return [topic.partitions[0].error_code for topic in response.topics]
 
@@ -462,6 +469,33 @@ async def test_deleted_offsets_of_a_transaction_are_not_committed(deletion: Any)
         assert not await is_unstable(producer.peer, T0)
         assert await producer.end() == NONE
         assert 0 not in kafka.committed("g", "t")
+
+
+@VIRTUAL
+async def test_a_commit_checks_the_transaction_before_the_member() -> None:
+    member = {"generation_id": 7, "member_id": "m"}
+    async with writer() as (kafka, producer):
+        assert await producer.commit_offsets({T0: 1}, **member) == [ErrorCode.ILLEGAL_GENERATION]
+        # As in Kafka, the refused commit has begun the transaction.
+        assert kafka.transaction_state("tx") == "Ongoing"
+        producer.epoch += 1
+        too_long = "m" * 5_000
+        for fields in ({}, member, {"metadata": too_long}):
+            answered = await producer.commit_offsets({T0: 1}, **fields)
+            assert answered == [ErrorCode.INVALID_PRODUCER_EPOCH]
+        assert kafka.group_state("g") == "Dead"
+        assert await producer.commit_offsets({T0: 1}, group="") == [ErrorCode.INVALID_GROUP_ID]
+
+
+@VIRTUAL
+async def test_a_commit_of_unknown_partitions_begins_no_transaction() -> None:
+    async with writer() as (kafka, producer):
+        unknown = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert await producer.commit_offsets({}) == []
+        assert await producer.commit_offsets({TopicPartition("unknown", 0): 1}) == unknown
+        assert kafka.transaction_state("tx") == "Empty"
+        assert await producer.commit_offsets({TopicPartition("u", 0): 1, T0: 1}) == [*unknown, NONE]
+        assert kafka.transaction_state("tx") == "Ongoing"
 
 
 async def is_unstable(peer: Peer, partition: TopicPartition) -> bool:

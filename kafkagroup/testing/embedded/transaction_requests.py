@@ -170,7 +170,16 @@ def commit_offsets(
     cluster: Cluster, node_id: int, request: TxnOffsetCommitRequest, caller: Caller
 ) -> TxnOffsetCommitResponse:
     """Store offsets, which count only when the transaction commits."""
-    error = _commit_error(cluster, node_id, request, caller)
+    # As in Kafka, a commit of unknown partitions only does not reach the coordinator: it begins no
+    # transaction.
+    is_any_known = any(
+        cluster.partition(topic.name, p.partition_index) is not None
+        for topic in request.topics
+        for p in topic.partitions
+    )
+    error = ErrorCode.NONE
+    if is_any_known:
+        error = _commit_error(cluster, node_id, request, caller)
     limit = cluster.settings.offset_metadata_max_bytes
     pending: dict[TopicPartition, OffsetAndMetadata] = {}
     topics = []
@@ -181,7 +190,7 @@ def commit_offsets(
             code = error
             if cluster.partition(*tp) is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata) > limit:
+            elif not error and len(metadata) > limit:
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             if not code:
                 pending[tp] = OffsetAndMetadata(
@@ -200,12 +209,12 @@ def commit_offsets(
 def _commit_error(
     cluster: Cluster, node_id: int, request: TxnOffsetCommitRequest, caller: Caller
 ) -> ErrorCode:
-    if cluster.coordinator_of(request.group_id) != node_id:
-        return ErrorCode.NOT_COORDINATOR
     identity = Identity(request.producer_id, request.producer_epoch)
     transactional_id, group_id = request.transactional_id, request.group_id
-    if error := check_commit_in_transaction(cluster, request, caller):
-        return error
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if cluster.coordinator_of(group_id) != node_id:
+        return ErrorCode.NOT_COORDINATOR
     if caller.version >= _ENDS_EPOCH:
         error = cluster.transaction_coordinator.add(
             transactional_id, identity, caller.now, groups=[group_id]
@@ -215,8 +224,10 @@ def _commit_error(
         # Version 4 of TxnOffsetCommit introduced TRANSACTION_ABORTABLE.
         if error == ErrorCode.TRANSACTION_ABORTABLE and caller.version < 4:
             return ErrorCode.INVALID_TXN_STATE
-    # TxnOffsetCommit has no PRODUCER_FENCED.
-    return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
+    if error == ErrorCode.PRODUCER_FENCED:  # TxnOffsetCommit does not have it
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    # After the transaction, as in Kafka: a valid commit of a new group creates the group.
+    return error or check_commit_in_transaction(cluster, request, caller)
 
 
 # ------------------------------------------------------------ the end
