@@ -347,6 +347,17 @@ async def test_clients_see_the_transaction_version(version: int) -> None:
 SOFTWARE: dict[str, Any] = {"client_software_name": "test", "client_software_version": "1"}
 
 
+@VIRTUAL
+async def test_a_batch_of_an_open_transaction_needs_the_transactional_id() -> None:
+    async with writer() as (kafka, producer):
+        assert await producer.write("a") == [NONE]
+        request = attrs.evolve(producer.writing("b", 1), transactional_id=None)
+        response = await producer.peer.ask(request, 12)
+        error = response.responses[0].partition_responses[0].error_code
+        assert error == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert kafka.log_end("t", 0) == 1
+
+
 # ---------------------------------------------------------------- what survives
 
 

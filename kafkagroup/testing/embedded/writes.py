@@ -169,6 +169,8 @@ def _ensure_in_transaction(
     """
     if not batch.is_transactional:
         return ErrorCode.NONE
+    if request.transactional_id is None:  # the error of Kafka, which authorizes the id first
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     producers = partition.log.producers
     if producers.has_open_transaction(batch.producer_id, batch.producer_epoch):
         return ErrorCode.NONE
@@ -206,15 +208,13 @@ def _check_producer(
 
 def _join_transaction(
     cluster: Cluster,
-    transactional_id: str | None,
+    transactional_id: str,
     tp: TopicPartition,
     batch: RecordBatch,
     caller: Caller,
 ) -> ErrorCode:
     """Add the partition to the transaction, or, below transaction version 2, check that it was
     added (KIP-890)."""
-    if transactional_id is None:  # the error of Kafka, which authorizes the id before all else
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     identity = Identity(batch.producer_id, batch.producer_epoch)
     transactions = cluster.transaction_coordinator
     if caller.version >= _ADDS_PARTITIONS:
