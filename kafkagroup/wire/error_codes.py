@@ -374,15 +374,21 @@ INIT_PRODUCER_ID_ACTIONS: dict[int, TransactionAction] = {
 }
 """A code that is not here is FATAL."""
 
-ADD_PARTITIONS_ACTIONS: dict[int, TransactionAction] = {
+_CHANGE_ACTIONS: dict[int, TransactionAction] = {
     **_COORDINATOR_ACTIONS,
+    ErrorCode.UNKNOWN_SERVER_ERROR: TransactionAction.LOOK_UP,  # to learn the outcome
+}
+"""For the requests after which the coordinator has an open transaction, or has it no more."""
+
+ADD_PARTITIONS_ACTIONS: dict[int, TransactionAction] = {
+    **_CHANGE_ACTIONS,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TransactionAction.RETRY,
     ErrorCode.OPERATION_NOT_ATTEMPTED: TransactionAction.RETRY,  # as another partition was refused
 }
 """For the code of each partition; the gravest action decides. A code that is not here is ABORT,
 such as TOPIC_AUTHORIZATION_FAILED."""
 
-ADD_OFFSETS_ACTIONS: dict[int, TransactionAction] = _COORDINATOR_ACTIONS
+ADD_OFFSETS_ACTIONS: dict[int, TransactionAction] = _CHANGE_ACTIONS
 """A code that is not here is ABORT, such as GROUP_AUTHORIZATION_FAILED."""
 
 TXN_OFFSET_COMMIT_ACTIONS: dict[int, TransactionAction] = {
@@ -395,10 +401,7 @@ TXN_OFFSET_COMMIT_ACTIONS: dict[int, TransactionAction] = {
 are the codes about a member that was removed: the producer can continue when the member has joined
 again."""
 
-END_TXN_ACTIONS: dict[int, TransactionAction] = {
-    **_COORDINATOR_ACTIONS,
-    ErrorCode.UNKNOWN_SERVER_ERROR: TransactionAction.LOOK_UP,  # to learn the outcome
-}
+END_TXN_ACTIONS: dict[int, TransactionAction] = _CHANGE_ACTIONS
 """A code that is not here is FATAL, and does not tell the outcome either."""
 
 FAILED_RECORD_ACTIONS: dict[int, TransactionAction] = {

@@ -930,9 +930,10 @@ def test_what_adds_may_come_late(version: int) -> None:
 
 
 @BELOW_2
+@pytest.mark.parametrize("code", [E.COORDINATOR_NOT_AVAILABLE, E.UNKNOWN_SERVER_ERROR])
 @pytest.mark.parametrize("is_aborted", [False, True], ids=["open", "aborted"])
-def test_an_abort_repeats_what_a_coordinator_may_have_added_before_it_moved(
-    version: int, is_aborted: bool
+def test_an_abort_repeats_what_a_coordinator_may_have_added_before_it_failed(
+    version: int, is_aborted: bool, code: int
 ) -> None:
     """The next coordinator would find a transaction in its log that nobody ends."""
     for begin in (Run.add, Run.commit_offsets):
@@ -941,9 +942,9 @@ def test_an_abort_repeats_what_a_coordinator_may_have_added_before_it_moved(
         run.sent()
         if is_aborted:
             run.call(AbortRequested)
-            run.respond(E.COORDINATOR_NOT_AVAILABLE)
+            run.respond(code)
         else:
-            run.respond(E.COORDINATOR_NOT_AVAILABLE)
+            run.respond(code)
             run.call(AbortRequested)
         assert run.at(Phase.ABORTING)
         run.respond()
@@ -956,7 +957,7 @@ def test_an_abort_repeats_what_a_coordinator_may_have_added_before_it_moved(
 @BELOW_2
 @pytest.mark.parametrize(
     ("code", "may_have_added"),
-    [(E.UNKNOWN_SERVER_ERROR, True), (9_999, True), (E.GROUP_AUTHORIZATION_FAILED, False)],
+    [(9_999, True), (E.GROUP_AUTHORIZATION_FAILED, False)],
 )
 def test_an_error_that_does_not_tell_what_was_added_needs_another_epoch(
     version: int, code: int, may_have_added: bool
