@@ -75,7 +75,7 @@ class Writer:
     async def begin_again(self, version: int = 5) -> int:
         """Ask for the next epoch."""
         request = InitProducerIdRequest(
-            transactional_id="tx",
+            transactional_id="tx" if self.transactional else None,
             transaction_timeout_ms=10_000,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
@@ -324,6 +324,17 @@ async def test_the_last_epoch_is_followed_by_another_producer_id() -> None:
         # The response was lost.
         assert await producer.peer.ask(producer.ending(commit=True), 5) == response
         assert await producer.write("b", 1) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+
+
+@VIRTUAL
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize(("producer_id", "epoch"), [(0, -1), (-1, 0)])
+async def test_half_an_identity_is_refused(
+    producer_id: int, epoch: int, transactional: bool
+) -> None:
+    async with writer(transactional=transactional) as (_, producer):
+        producer.producer_id, producer.epoch = producer_id, epoch
+        assert await producer.begin_again() == ErrorCode.INVALID_REQUEST
 
 
 @VIRTUAL

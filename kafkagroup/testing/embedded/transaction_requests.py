@@ -54,12 +54,12 @@ def _init_producer_id(
     cluster: Cluster, node_id: int, request: InitProducerIdRequest, now: float
 ) -> tuple[ErrorCode, Identity]:
     transactional_id = request.transactional_id
+    expected = Identity(request.producer_id, request.producer_epoch)
+    is_incomplete = (expected.producer_id == -1) != (expected.epoch == -1)
+    if transactional_id == "" or is_incomplete:
+        return ErrorCode.INVALID_REQUEST, NO_IDENTITY
     if transactional_id is None:
         return ErrorCode.NONE, Identity(cluster.transaction_coordinator.new_producer_id(), 0)
-    expected = Identity(request.producer_id, request.producer_epoch)
-    is_incomplete = (expected.producer_id < 0) != (expected.epoch < 0)
-    if not transactional_id or is_incomplete:
-        return ErrorCode.INVALID_REQUEST, NO_IDENTITY
     if cluster.coordinator_of(transactional_id) != node_id:
         return ErrorCode.NOT_COORDINATOR, NO_IDENTITY
     return cluster.transaction_coordinator.init_producer_id(
