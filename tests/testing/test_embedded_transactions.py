@@ -323,7 +323,9 @@ async def test_the_last_epoch_is_followed_by_another_producer_id() -> None:
         assert (response.producer_id > first, response.producer_epoch) == (True, 0)
         # The response was lost.
         assert await producer.peer.ask(producer.ending(commit=True), 5) == response
-        assert await producer.write("b", 1) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+        assert await producer.add(T0) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+        # The marker has the epoch after the last one.
+        assert await producer.write("b", 1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
 
 
 @VIRTUAL
@@ -367,6 +369,21 @@ async def test_a_batch_of_an_open_transaction_needs_the_transactional_id() -> No
         error = response.responses[0].partition_responses[0].error_code
         assert error == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert kafka.log_end("t", 0) == 1
+
+
+@VIRTUAL
+async def test_a_batch_of_an_epoch_before_the_partitions_begins_no_transaction() -> None:
+    async with writer() as (kafka, producer):
+        marker = WritableTxnMarker(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch + 1,
+            transaction_result=False,
+            topics=(WritableTxnMarkerTopic(name="t", partition_indexes=(0,)),),
+            coordinator_epoch=0,
+        )
+        await producer.peer.ask(WriteTxnMarkersRequest(markers=(marker,)), 1)
+        assert await producer.write("a") == [ErrorCode.INVALID_PRODUCER_EPOCH]
+        assert kafka.transaction_state("tx") == "Empty"
 
 
 # ---------------------------------------------------------------- what survives

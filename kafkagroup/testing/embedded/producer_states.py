@@ -218,6 +218,11 @@ class ProducerStates:
         opened = [p.open_from for p in self._producers.values() if p.open_from is not None]
         return min(opened, default=None)
 
+    def has_newer_epoch(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer, or a marker of it, has written in a later epoch."""
+        known = self._producers.get(producer_id)
+        return known is not None and known.epoch > epoch
+
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether a producer has an open transaction here, in this epoch."""
         known = self._producers.get(producer_id)

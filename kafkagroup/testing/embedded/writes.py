@@ -110,6 +110,9 @@ def _write(
 ) -> PartitionProduceResponse:
     """Append a whole batch, unless a check fails or it was appended before."""
     configs = cluster.topics[tp.topic].configs
+    if batch.producer_id >= 0:
+        expired_before = caller.now - cluster.settings.producer_id_expiration
+        partition.log.producers.expire(expired_before)
     error = _ensure_in_transaction(cluster, request, tp, partition, batch, caller)
     error = error or _check_limits(cluster, request, configs, batch)
     if error:
@@ -164,14 +167,16 @@ def _ensure_in_transaction(
 ) -> ErrorCode:
     """Add the partition to its transaction, if the batch is the transaction's first one in it.
 
-    This comes before all checks of the batch: a transaction may consist of records that were
-    refused.
+    This comes before all checks of the batch, except of its epoch: a transaction may consist of
+    records that were refused.
     """
     if not batch.is_transactional:
         return ErrorCode.NONE
     if request.transactional_id is None:  # the error of Kafka, which authorizes the id first
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     producers = partition.log.producers
+    if producers.has_newer_epoch(batch.producer_id, batch.producer_epoch):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
     if producers.has_open_transaction(batch.producer_id, batch.producer_epoch):
         return ErrorCode.NONE
     return _join_transaction(cluster, request.transactional_id, tp, batch, caller)
@@ -193,15 +198,12 @@ def _check_limits(
 def _check_producer(
     cluster: Cluster, partition: Partition, batch: RecordBatch, caller: Caller
 ) -> Check:
-    """Forget expired producers, and check the epoch and sequence number of a batch with a producer
-    id."""
+    """Check the epoch and sequence number of a batch with a producer id."""
     if batch.producer_id < 0:
         return Check()
-    producers, settings = partition.log.producers, cluster.settings
-    producers.expire(caller.now - settings.producer_id_expiration)
-    return producers.check(
+    return partition.log.producers.check(
         batch,
-        any_first_sequence=settings.any_first_sequence,
+        any_first_sequence=cluster.settings.any_first_sequence,
         begins_at_zero=batch.is_transactional and caller.version >= _ADDS_PARTITIONS,
     )
 
