@@ -386,6 +386,19 @@ async def test_a_batch_of_an_epoch_before_the_partitions_begins_no_transaction()
         assert kafka.transaction_state("tx") == "Empty"
 
 
+@VIRTUAL
+async def test_the_last_of_two_batches_for_a_partition_is_written() -> None:
+    async with writer(transactional=False) as (kafka, producer):
+        first, second = producer.writing("a", 0), producer.writing("b", 1)
+        (topic,), (other,) = first.topic_data, second.topic_data
+        data = topic.partition_data + other.partition_data
+        request = attrs.evolve(first, topic_data=(attrs.evolve(topic, partition_data=data), other))
+        response = await producer.peer.ask(request, 12)
+        assert len(response.responses) == len(response.responses[0].partition_responses) == 1
+        assert kafka.log_end("t", 0) == 1
+        assert kafka.producers("t", 0)[0].last_sequence == 1
+
+
 # ---------------------------------------------------------------- what survives
 
 

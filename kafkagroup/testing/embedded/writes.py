@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from kafkagroup.errors import CorruptRecordError, ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster, Partition
@@ -81,13 +82,18 @@ def produce(
             _refused(tp.partition, injected) if injected and not response.error_code else response
         )
 
+    # As in Kafka, the last of several batches for a partition counts, and is answered once.
+    named = {(topic.name, topic.topic_id): topic for topic in request.topic_data}
+    batches: dict[tuple[str, UUID], dict[int, PartitionProduceData]] = {key: {} for key in named}
+    for topic in request.topic_data:
+        batches[topic.name, topic.topic_id].update({p.index: p for p in topic.partition_data})
     topics = tuple(
         TopicProduceResponse(
             name=topic.name,
             topic_id=topic.topic_id,
-            partition_responses=tuple(append(topic, p) for p in topic.partition_data),
+            partition_responses=tuple(append(topic, p) for p in batches[key].values()),
         )
-        for topic in request.topic_data
+        for key, topic in named.items()
     )
     nodes = (cluster.nodes[node] for node in sorted(new_leaders) if node in cluster.nodes)
     endpoints = tuple(NodeEndpoint(node_id=n.node_id, host=n.host, port=n.port) for n in nodes)
