@@ -37,7 +37,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.options import ProducerOptions
-from kafkagroup.produce.accumulator import Accumulator
+from kafkagroup.produce.accumulator import Accumulator, read_headers
 from kafkagroup.produce.identity import Identities, ProducerIdentity
 from kafkagroup.produce.partition_queue import MAX_IN_FLIGHT
 from kafkagroup.produce.transaction_vocabulary import GroupIdentity
@@ -347,6 +347,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             encoded_key = await self._keys.encoded(key)
             encoded_value = await self._values.encoded(value)
             self._check_still_accepts(transaction)
+        if headers and type(headers) is not tuple:
+            headers = read_headers(headers)  # the record may be added twice, an iterator read once
         if not self._room_waiters:  # else they would wait longer for this record
             try:
                 future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
@@ -384,7 +386,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """Accept a record, which is then written in the background; arguments as of `send`. The
         result can be awaited, or not: `flush()` and the close raise failures that were not.
 
-        Raises: BufferFullError while `buffer_memory` is used up; ConfigurationError for a coroutine
+        Raises: BufferFullError while `buffer_memory` is used up, when headers that are an iterator
+        have been read: give them anew with the next call; ConfigurationError for a coroutine
         function as serializer, and for a partition that is not known, which is then looked up, so
         that a later call finds one that was added; otherwise as `send`, but NotWrittenError only
         from the result.
@@ -424,6 +427,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 f"the values are of type {type(values).__name__}; expected an iterable, such as a"
                 " list"
             )
+        if headers and type(headers) is not tuple:
+            headers = read_headers(headers)  # an iterator can be read only once
         futures = []
         transaction = self._open_transaction
         for value in values:

@@ -21,7 +21,7 @@ from kafkagroup.types import Headers, TopicPartition
 from kafkagroup.wire.batch_format import HEADER_SIZE
 from kafkagroup.wire.batch_writing import EncodedRecords
 
-__all__ = ["Accumulator"]
+__all__ = ["Accumulator", "read_headers"]
 
 _RECORD_OVERHEAD = 48
 """Bytes that count for each record besides its key, value and headers: encoding adds no more."""
@@ -105,7 +105,7 @@ class Accumulator:
         if value is not None:
             size += len(value)
         if headers:
-            headers = _headers(headers)
+            headers = read_headers(headers)
             for name, content in headers:
                 # The name and the content each have a length of up to 5 bytes before them.
                 size += len(name.encode(errors="surrogateescape")) + 10
@@ -307,6 +307,10 @@ def _check_topic(topic: object) -> None:
         raise ConfigurationError(f"topic={topic!r}; expected the name of a topic")
 
 
+_NO_DATA = frozenset("OPuw")
+"""The codes of objects, pointers and texts in the format of a buffer."""
+
+
 def _bytes(what: str, data: object) -> bytes:
     """Return a key or value of the application as bytes. The error does not show it: it may be
     confidential."""
@@ -321,23 +325,19 @@ def _bytes(what: str, data: object) -> bytes:
 
 
 def _content(data: object) -> bytes:
-    """Return the bytes of a buffer. Raises: TypeError if it is none, or does not consist of bytes;
-    ValueError; BufferError."""
-    # Numbers, dates and texts of NumPy are buffers, too: their memory is no encoding of them. That
-    # of a date has the format of bytes, but a date has no length.
+    """Return the bytes of a buffer. Raises: TypeError if it is none, or its memory is no encoding
+    of the data; ValueError; BufferError."""
+    # A number or date of NumPy is a buffer, too, without a length; so are its arrays of texts, and
+    # of objects, whose memory has pointers.
     view = memoryview(data)  # type: ignore[arg-type]
-    if view.format.lstrip("@=<>!") not in ("B", "b", "c") or not isinstance(data, Sized):
-        raise TypeError("not a buffer of bytes")
+    if not isinstance(data, Sized) or not _NO_DATA.isdisjoint(view.format):
+        raise TypeError("not a buffer of encoded data")
     return bytes(view)
 
 
-def _headers(headers: Headers) -> Headers:
-    """Return the application's headers as pairs of text and bytes."""
-    if hasattr(headers, "__next__"):
-        # `send` adds a record again after a wait for room, and would find no headers then.
-        raise ConfigurationError(
-            "the headers are an iterator, which can be read only once; pass a list"
-        )
+def read_headers(headers: Headers) -> Headers:
+    """Return the application's headers as pairs of text and bytes. They may be an iterator, so they
+    are read once. Raises: ConfigurationError."""
     found: list[tuple[str, bytes | None]] = []
     try:
         for name, content in headers:

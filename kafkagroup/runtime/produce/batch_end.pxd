@@ -12,8 +12,9 @@ cdef class BatchEnd:
 cdef class Waiter:
     cdef public bint _asyncio_future_blocking
     cdef BatchEnd _end
-    cdef object _wake_task
+    cdef object _callback
     cdef object _context
+    cdef tuple _others
     cdef object _cancelled
 
     cpdef wake(self)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any
 
 __all__ = ["BatchEnd", "Waiter"]
@@ -55,8 +55,11 @@ class Waiter:
         self._asyncio_future_blocking = True
         """Whether the coroutine has just yielded this; the task resets it."""
         self._end = end
-        self._wake_task: Callable[[Waiter], object]
+        self._callback: Callable[[Waiter], object] | None = None
+        """Wakes the task; None before it waits."""
         self._context: Context
+        self._others: tuple[tuple[Callable[[Waiter], object], Context], ...] = ()
+        """Further callbacks, such as those of a debugger, and their contexts."""
         self._cancelled: asyncio.CancelledError | None = None
         """The error to raise in the task; None if it was not cancelled."""
 
@@ -64,14 +67,26 @@ class Waiter:
         """Return the loop. A task of another loop then raises RuntimeError."""
         return self._end.loop
 
-    def add_done_callback(self, callback: Callable[[Waiter], object], *, context: Context) -> None:
+    def add_done_callback(
+        self, callback: Callable[[Waiter], object], *, context: Context | None = None
+    ) -> None:
         """Begin to wait. `callback` wakes the task, in `context`."""
-        self._wake_task, self._context = callback, context
-        self._end.waiting[self] = None
+        if context is None:
+            context = copy_context()
+        if self._callback is None:
+            self._callback, self._context = callback, context
+            self._end.waiting[self] = None
+        else:
+            self._others = (*self._others, (callback, context))
 
     def wake(self) -> None:
         """Run the task until it waits again."""
-        self._context.run(self._wake_task, self)
+        assert self._callback is not None
+        if not self._others:
+            self._context.run(self._callback, self)
+            return
+        for callback, context in ((self._callback, self._context), *self._others):
+            self._end.loop.call_soon(callback, self, context=context)
 
     def cancel(self, msg: Any = None) -> bool:
         """Wake the task, which then raises CancelledError. Return False if it was woken before."""
@@ -79,7 +94,7 @@ class Waiter:
             return False
         del self._end.waiting[self]
         self._cancelled = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
-        self._end.loop.call_soon(self._wake_task, self, context=self._context)
+        self._end.loop.call_soon(self.wake)
         return True
 
     def done(self) -> bool:
