@@ -208,11 +208,7 @@ class ConsumingTransaction(
         markers: otherwise the lag would never reach zero. All records delivered were taken."""
         for tp, end in self._ends.items():
             owned = self._owned[tp]
-            if (
-                self._is_kept(tp)
-                and owned.position > end.offset
-                and owned.seek_count == self._seek_counts[tp]
-            ):
+            if self._is_kept(tp) and owned.position > end.offset and not self._is_sought(tp):
                 self._ends[tp] = OffsetAndMetadata(owned.position, leader_epoch=owned.leader_epoch)
 
     async def __aenter__(self) -> list[Record[K_co, V_co]]:  # type: ignore[override]
@@ -296,11 +292,11 @@ class ConsumingTransaction(
 
     def _unsought(self) -> dict[TopicPartition, int]:
         """Return those of `_starts` where the application has not sought since."""
-        return {
-            tp: start
-            for tp, start in self._starts.items()
-            if self._owned[tp].seek_count == self._seek_counts[tp]
-        }
+        return {tp: start for tp, start in self._starts.items() if not self._is_sought(tp)}
+
+    def _is_sought(self, tp: TopicPartition) -> bool:
+        """Return whether the application has sought the partition since its first record."""
+        return self._owned[tp].seek_count != self._seek_counts[tp]
 
     async def _has_committed(self) -> bool:
         """Wait until the transaction has ended at its coordinator; return whether the group has its

@@ -352,8 +352,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         if not self._room_waiters:  # else they would wait longer for this record
             try:
                 future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
-            except (BufferFullError, ConfigurationError):
-                pass  # `_with_room` waits for room, or looks the partition up
+            except BufferFullError:
+                pass
+            except ConfigurationError:
+                if not await self._finds_partition(topic, partition):
+                    raise
             else:
                 return await future
         deadline = anyio.current_time() + self._options.delivery_timeout
@@ -482,12 +485,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     async def _with_room(self, accept: Callable[..., T], *record: Any) -> T:
         """Return `accept(*record)`, as soon as there is room, after the calls that wait already.
         `record`: the topic, the partition, and what else `accept` takes. Raises: BufferFullError if
-        there is no room within `delivery_timeout_ms`; as `accept`, `_finds_partition` and
-        `_check_still_accepts`."""
+        there is no room within `delivery_timeout_ms`; as `_accept` and `_check_still_accepts`."""
         waiters = self._room_waiters
         if not waiters:
-            with suppress(BufferFullError, ConfigurationError):
-                return accept(*record)
+            with suppress(BufferFullError):
+                return await self._accept(accept, *record)
         transaction = self._open_transaction
         deadline = anyio.current_time() + self._options.delivery_timeout
         with self._room.waiting() as waiter:
@@ -495,17 +497,23 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 is_late = anyio.current_time() >= deadline
                 if waiter is waiters[0] or is_late:
                     try:
-                        return accept(*record)
+                        return await self._accept(accept, *record)
                     except BufferFullError:
                         if is_late:
                             raise
-                    except ConfigurationError:
-                        topic, partition, *_ = record
-                        if not await self._finds_partition(topic, partition):
-                            raise
-                        continue
                 await waiter.wait(deadline)
                 self._check_still_accepts(transaction)
+
+    async def _accept(self, accept: Callable[..., T], *record: Any) -> T:
+        """Return `accept(*record)`, after a look-up if its partition is not known. Raises: as
+        `accept` and `_finds_partition`."""
+        try:
+            return accept(*record)
+        except ConfigurationError:
+            topic, partition, *_ = record
+            if not await self._finds_partition(topic, partition):
+                raise
+        return accept(*record)
 
     async def _finds_partition(self, topic: str, partition: int | None) -> bool:
         """Look up the partition of a record that was not accepted: it may have been added. Return

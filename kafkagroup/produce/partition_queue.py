@@ -155,8 +155,7 @@ class PartitionQueue:
             self._leader, self._is_confirmed = leader, False
         if topic_id not in (self._topic_id, NO_ID):
             if self._topic_id != NO_ID:
-                self._is_confirmed, self._is_new_epoch_needed = False, True
-                self._is_next_refused, self._expected_sequence = False, 0
+                self._begin_other_log()
             self._topic_id = topic_id
 
     def leave_cluster(self) -> None:
@@ -165,6 +164,9 @@ class PartitionQueue:
         self._in_former_log = frozenset(self.in_flight)
         for batch in self.retried:
             batch.is_maybe_written = False
+        self._begin_other_log()
+
+    def _begin_other_log(self) -> None:
         self._is_confirmed, self._is_new_epoch_needed = False, True
         self._is_next_refused, self._expected_sequence = False, 0
 

@@ -94,7 +94,7 @@ from kafkagroup.wire.error_codes import (
     INIT_PRODUCER_ID_ACTIONS,
     TXN_OFFSET_COMMIT_ACTIONS,
     TransactionAction,
-    tells_nothing,
+    is_unknown,
 )
 from kafkagroup.wire.schema import Request
 
@@ -405,7 +405,7 @@ class _Step:
                 # may have added ends with the next epoch.
                 self._end_adding()
             case _:
-                self._note_lost(tells_nothing(code))
+                self._note_lost(is_unknown(code))
                 self._set(adding=frozenset(), add_attempt=None)
                 what = f"adding {tp} to the transaction"
                 self._on_refusal(self._error(what, code, topic=tp.topic), action)
@@ -500,7 +500,7 @@ class _Step:
             case TransactionAction.RETRY:
                 self._retry_offsets(commit, action, code)
             case _:
-                self._note_lost(tells_nothing(code))
+                self._note_lost(is_unknown(code))
                 what = f"adding the offsets of group {group_id!r} to the transaction"
                 self._on_offsets_refused(commit, self._error(what, code, group=group_id), action)
 

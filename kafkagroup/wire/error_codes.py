@@ -43,8 +43,8 @@ __all__ = [
     "ProduceAction",
     "TransactionAction",
     "fetch_action",
+    "is_unknown",
     "produce_action",
-    "tells_nothing",
 ]
 
 Codes = frozenset[int]
@@ -147,10 +147,10 @@ ENDED_FETCH_SESSION: Codes = frozenset(
 _KNOWN_CODES: Codes = frozenset(ErrorCode)
 
 
-def tells_nothing(code: int) -> bool:
-    """Return whether the request may have been executed all the same: the broker does not say why
-    it failed, or is newer than this library."""
-    return code == ErrorCode.UNKNOWN_SERVER_ERROR or code not in _KNOWN_CODES
+def is_unknown(code: int) -> bool:
+    """Return whether the code is that of a broker that is newer than this library: the request may
+    have been executed all the same."""
+    return code not in _KNOWN_CODES
 
 
 # ------------------------------------------------------------ Produce
@@ -218,7 +218,7 @@ def produce_action(code: int) -> ProduceAction:
     """Return the action for an error code."""
     if (action := PRODUCE_ACTIONS.get(code)) is not None:
         return action
-    return ProduceAction.FAIL_UNKNOWN if tells_nothing(code) else ProduceAction.FAIL
+    return ProduceAction.FAIL_UNKNOWN if is_unknown(code) else ProduceAction.FAIL
 
 
 # ------------------------------------------------------------ every request to a coordinator

@@ -49,7 +49,7 @@ class BatchEnd:
 class Waiter:
     """What one task waits for. Its coroutine yields this instead of a future: asyncio takes each
     object that has `_asyncio_future_blocking` for one. The methods are those that the tasks of
-    asyncio call, and the helpers of anyio for them."""
+    asyncio call, and the functions of anyio for them."""
 
     def __init__(self, end: BatchEnd) -> None:
         self._asyncio_future_blocking = True

@@ -54,8 +54,10 @@ class PartitionLog:
         batch that remains, which may contain the start.
         """
         open_from = self.producers.open_from
-        if open_from is None or open_from >= self.start:
-            return self.end if open_from is None else open_from
+        if open_from is None:
+            return self.end
+        if open_from >= self.start:
+            return open_from
         return next((batch.base_offset for batch in self._from(self.start)), self.start)
 
     @property

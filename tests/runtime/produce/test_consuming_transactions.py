@@ -403,6 +403,16 @@ async def test_an_older_commit_of_a_higher_offset_does_not_settle_an_unknown_out
                 assert [record.value for record in records] == numbers(10)
 
 
+async def take_five(transactions: Any, *, aborts: bool) -> None:
+    """Commit a transaction with the first five records, which with `aborts` is the second one."""
+    if aborts:
+        with pytest.raises(LookupError):
+            async with await anext(transactions):
+                raise LookupError
+    async with await anext(transactions) as records:
+        assert [record.value for record in records] == numbers(5)
+
+
 @pytest.mark.parametrize("aborts", [False, True])
 async def test_a_topic_that_is_recreated_meanwhile_is_read_from_its_start(aborts: bool) -> None:
     """The offsets of the transaction mean nothing in it."""
@@ -528,12 +538,7 @@ async def test_an_error_comes_after_the_records_before_it(aborts: bool) -> None:
     ):
         kafka.produce("in", numbers(10))
         transactions = producer.transactions(reader)
-        if aborts:
-            with pytest.raises(LookupError):
-                async with await anext(transactions):
-                    raise LookupError
-        async with await anext(transactions) as records:
-            assert [record.value for record in records] == numbers(5)
+        await take_five(transactions, aborts=aborts)
         for _ in range(2):
             with pytest.raises(DeserializationError) as caught:
                 await anext(transactions)
@@ -550,12 +555,7 @@ async def test_an_error_that_is_raised_once_comes_after_the_records_before_it(ab
         kafka.produce("in", [b"corrupt"])
         kafka.fail(FetchRequest, Change(corrupted), times=None)
         transactions = producer.transactions(reader)
-        if aborts:
-            with pytest.raises(LookupError):
-                async with await anext(transactions):
-                    raise LookupError
-        async with await anext(transactions) as records:
-            assert [record.value for record in records] == numbers(5)
+        await take_five(transactions, aborts=aborts)
         with pytest.raises(CorruptRecordError):
             await anext(transactions)
         kafka.produce("in", numbers(2, 6))
