@@ -50,7 +50,7 @@ def forgets_failures(patch: pytest.MonkeyPatch) -> None:
 
 def does_not_rewind(patch: pytest.MonkeyPatch) -> None:
     """An aborted transaction does not return to its first records."""
-    patch.setattr(ConsumingTransaction, "_rewind", lambda self: None)
+    patch.setattr(ConsumingTransaction, "_rewind", lambda self, *_: self._release())
 
 
 BUGS: Mapping[Callable[[pytest.MonkeyPatch], None], int] = {
