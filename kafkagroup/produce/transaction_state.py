@@ -75,6 +75,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.READY: {
         Phase.IN_TRANSACTION: "BeginRequested; or, if its call waited, the event that led to READY",
         Phase.INITIALIZING: "likewise, where the transaction needs a new epoch",
+        Phase.ABORTING: "likewise, where a late request may have begun a transaction",
     },
     Phase.IN_TRANSACTION: {
         **_TO_ENDED,
@@ -195,6 +196,9 @@ class Transactions:
     needs_epoch: bool = False
     """Whether the next transaction needs another epoch: a request of an earlier one may still be
     executed, and would then be taken for one of the next."""
+    may_be_open: bool = False
+    """Whether the coordinator may have an open transaction that the producer does not know of: a
+    request that adds something got no response, and may have been executed after the end."""
     call: Call | None = None
     """The call that waits, except one that commits offsets; None if none waits."""
     wanted: frozenset[TopicPartition] = frozenset()

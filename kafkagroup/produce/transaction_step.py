@@ -13,6 +13,9 @@ The rules that the state keeps:
   response, it may be executed later. Then the next transaction begins in another epoch. The
   producer requests that epoch as the owner of the present one, and never while the end of a
   transaction is unknown: the coordinator would abort that transaction.
+- If a lost request would have added something, it may have begun a transaction after the end of its
+  own. That one is aborted before the epoch is requested: otherwise the coordinator aborts it as it
+  handles the InitProducerId, and then takes the producer for one that was fenced.
 - A producer that was fenced, or is not known to the coordinator any more, never requests an epoch.
 
 `transaction_state.MOVES` is the whole table of phases. Sources: KIP-98, 360, 447, 890, 1050;
@@ -323,6 +326,10 @@ class _Step:
 
     def _begin(self) -> None:
         """Begin a transaction; the producer is READY."""
+        if self.state.may_be_open:
+            self._move(Phase.ABORTING, commits=False)
+            self._send_end()
+            return
         call = self.state.call
         assert call is not None
         # KAFKA-18227: in the same epoch a broker may add the first record to the transaction
@@ -405,7 +412,7 @@ class _Step:
                 # may have added ends with the next epoch.
                 self._end_adding()
             case _:
-                self._note_lost(is_unknown(code))
+                self._note_lost(is_unknown(code), adds=True)
                 self._set(adding=frozenset(), add_attempt=None)
                 what = f"adding {tp} to the transaction"
                 self._on_refusal(self._error(what, code, topic=tp.topic), action)
@@ -413,7 +420,7 @@ class _Step:
     def _on_add_lost(self, attempt: Attempt) -> None:
         """The request got no response, or one without some of its partitions. Send it again if the
         coordinator may have executed it, or may yet; or if the transaction is still open."""
-        attempt = self._lost(attempt)
+        attempt = self._lost(attempt, adds=True)
         if self.state.is_open or attempt.is_lost:
             self._set(add_attempt=self._again(attempt, TransactionAction.LOOK_UP))
         else:
@@ -500,7 +507,7 @@ class _Step:
             case TransactionAction.RETRY:
                 self._retry_offsets(commit, action, code)
             case _:
-                self._note_lost(is_unknown(code))
+                self._note_lost(is_unknown(code), adds=True)
                 what = f"adding the offsets of group {group_id!r} to the transaction"
                 self._on_offsets_refused(commit, self._error(what, code, group=group_id), action)
 
@@ -542,7 +549,7 @@ class _Step:
     def _on_offsets_lost(self, commit: OffsetCommit) -> None:
         """The request got no response, or one without some of its partitions. Send it again if the
         coordinator may have executed it, or may yet; or if the transaction is still open."""
-        attempt = self._lost(commit.attempt)
+        attempt = self._lost(commit.attempt, adds=commit.is_adding)
         if attempt.is_lost and not commit.is_adding:
             doubtful = {(commit.group.group_id, tp): o for tp, o in commit.offsets.items()}
             self._set(doubtful_offsets={**self.state.doubtful_offsets, **doubtful})
@@ -663,6 +670,9 @@ class _Step:
         if not (self.state.added or self.state.groups):
             self._on_ended()
             return
+        self._send_end()
+
+    def _send_end(self) -> None:
         versions = _EPOCH_ENDING_VERSIONS if self.state.ends_epoch else _END_VERSIONS
         self._set(attempt=self._attempt(end_request(self.state), versions))
 
@@ -672,6 +682,9 @@ class _Step:
 
     def _on_end(self, attempt: Attempt, response: Any) -> None:
         state, code = self.state, response.error_code
+        is_own = bool(state.added or state.groups)
+        if code == ErrorCode.INVALID_TXN_STATE and not is_own:
+            code = ErrorCode.NONE  # no late request has begun a transaction
         action = _action(END_TXN_ACTIONS, code, TransactionAction.FATAL)
         # From version 2 on this code says that there is no transaction to commit, also after an
         # attempt without a response: if that attempt was executed, the repeated one succeeds
@@ -686,6 +699,8 @@ class _Step:
             case None:
                 if state.ends_epoch and response.producer_id >= 0:
                     self._set_epoch(response.producer_id, response.producer_epoch)
+                if not is_own:
+                    self._set(may_be_open=False)
                 self._on_ended()
             case TransactionAction.RETRY | TransactionAction.LOOK_UP:
                 self._set(attempt=self._again(attempt, action, code))
@@ -810,18 +825,19 @@ class _Step:
         is_lost = is_lost or (attempt.is_lost and code == ErrorCode.NONE)
         return Attempt(send, is_lost=is_lost)
 
-    def _lost(self, attempt: Attempt) -> Attempt:
+    def _lost(self, attempt: Attempt, *, adds: bool = False) -> Attempt:
         """Return the attempt without a response. It is lost if it, or an earlier one that was not
         answered, was sent."""
-        self._note_lost(attempt.is_in_flight)
+        self._note_lost(attempt.is_in_flight, adds=adds)
         return evolve(attempt, is_in_flight=False, is_lost=attempt.is_uncertain)
 
-    def _note_lost(self, is_lost: bool) -> None:
+    def _note_lost(self, is_lost: bool, *, adds: bool = False) -> None:
         """If a request got no response, or one that does not tell whether it was executed, begin
         the next transaction in another epoch: below version 2 a broker that executes the request
-        late would take it for one of the next transaction."""
+        late would take it for one of the next transaction. `adds`: whether the coordinator begins a
+        transaction as it executes the request, unless one is open."""
         if is_lost and not self.state.ends_epoch:
-            self._set(needs_epoch=True)
+            self._set(needs_epoch=True, may_be_open=self.state.may_be_open or adds)
 
     def _token(self) -> int:
         self._set(last_token=self.state.last_token + 1)

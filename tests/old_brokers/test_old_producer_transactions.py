@@ -18,10 +18,15 @@ from kafkagroup import Admin, Consumer, Producer, TopicPartition
 from kafkagroup.broker import Broker
 from kafkagroup.errors import (
     CommitFailedError,
+    ConnectionLostError,
+    ErrorCode,
     ProducerFencedError,
     TransactionAbortedError,
     UnsupportedVersionError,
 )
+from kafkagroup.produce.transaction_requests import add_partitions_codes
+from kafkagroup.transport.broker import BrokerClient
+from kafkagroup.wire.messages.transactions import AddPartitionsToTxnRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.brokers]
 
@@ -330,3 +335,36 @@ async def test_consume_transform_and_produce(old, name):
     assert sorted(value or b"" for value in written) == sorted(
         b"%d/%d" % (partition, n) for partition in range(2) for n in range(100)
     )
+
+
+async def test_a_late_addition_does_not_end_the_producer(old, name, monkeypatch):
+    """It begins a transaction that this producer does not know of."""
+    await create(old, name)
+    late: list[Any] = []
+    attempt = BrokerClient.attempt
+
+    async def losing(self: BrokerClient, request: Any, **options: Any) -> Any:
+        if isinstance(request, AddPartitionsToTxnRequest) and not late:
+            late.append(request)
+            raise ConnectionLostError("the connection was lost")
+        return await attempt(self, request, **options)
+
+    monkeypatch.setattr(BrokerClient, "attempt", losing)
+    async with producer_of(old, name) as producer:
+        async with producer.transaction() as tx:
+            await tx.send(name, b"first")
+        host, port = old.address(1).split(":")
+        async with Broker.open(host, int(port)) as broker:
+            code = ErrorCode.CONCURRENT_TRANSACTIONS  # until the markers are written
+            while code == ErrorCode.CONCURRENT_TRANSACTIONS:
+                response = await broker.attempt(late[0], highest=3)
+                ((_, code),) = add_partitions_codes(response)
+            assert code == ErrorCode.NONE
+        if not has_group_fencing(old):
+            with pytest.raises(UnsupportedVersionError, match="create a new producer"):
+                async with producer.transaction():
+                    pass
+            return
+        async with producer.transaction() as tx:
+            await tx.send(name, b"second")
+    assert await visible(old, name) == [b"first", b"second"]

@@ -929,6 +929,66 @@ def test_what_adds_may_come_late(version: int) -> None:
         assert run.at(Phase.IN_TRANSACTION)
 
 
+def aborted_with_a_late_addition(version: int, begin: Any = Run.add) -> Run:
+    """A producer whose request to add was answered the second time, in a transaction that is
+    aborted."""
+    run = opened(version)
+    begin(run, *((T0,) if begin is Run.add else ()))
+    run.lose()
+    run.respond()
+    run.call(AbortRequested)
+    while not run.at(Phase.READY):
+        run.respond()
+    return run
+
+
+@BELOW_2
+@pytest.mark.parametrize("code", [E.NONE, E.INVALID_TXN_STATE], ids=["late", "not late"])
+@pytest.mark.parametrize("next_version", [1, 2])
+def test_what_a_late_addition_has_begun_is_aborted(
+    version: int, next_version: int, code: int
+) -> None:
+    """Otherwise the coordinator aborts it at the InitProducerId in another epoch, and then refuses
+    the epoch to this producer."""
+    for begin in (Run.add, Run.commit_offsets):
+        run = aborted_with_a_late_addition(version, begin)
+        call = run.call(BeginRequested, version=next_version)
+        assert run.requests[-2:] == ["EndTxn", "EndTxn"]
+        assert run.sends[-1].request == EndTxnRequest(
+            transactional_id="tx", producer_id=7, producer_epoch=3, committed=False
+        )
+        assert run.sends[-1].highest == 4
+        run.respond(E.CONCURRENT_TRANSACTIONS)
+        run.lose()
+        run.respond(code)
+        assert run.requests[-4:] == ["EndTxn", "EndTxn", "EndTxn", "InitProducerId"]
+        run.respond(producer_epoch=4)
+        assert (run.ended[call], run.state.epoch) == (None, 4)
+        assert not run.state.may_be_open
+
+
+@BELOW_2
+def test_the_abort_of_what_a_late_addition_has_begun_may_be_given_up(version: int) -> None:
+    run = aborted_with_a_late_addition(version)
+    first = run.call(BeginRequested, version=version)
+    run.give_up(first)
+    assert isinstance(run.ended[first], RequestTimeoutError)
+    assert run.at(Phase.UNRESOLVED)
+    second = run.call(BeginRequested, version=version)
+    run.respond()
+    run.respond(producer_epoch=4)
+    assert (run.ended[second], run.state.epoch) == (None, 4)
+
+
+@BELOW_2
+def test_a_fenced_producer_learns_it_from_that_abort(version: int) -> None:
+    run = aborted_with_a_late_addition(version)
+    call = run.call(BeginRequested, version=version)
+    run.respond(E.PRODUCER_FENCED)
+    assert isinstance(run.ended[call], ProducerFencedError)
+    assert run.at(Phase.FENCED)
+
+
 @BELOW_2
 @pytest.mark.parametrize("code", [E.COORDINATOR_NOT_AVAILABLE, E.UNKNOWN_SERVER_ERROR])
 @pytest.mark.parametrize("is_aborted", [False, True], ids=["open", "aborted"])
@@ -969,7 +1029,7 @@ def test_an_error_that_does_not_tell_what_was_added_needs_another_epoch(
         begin(run, *((T0,) if begin is Run.add else ()))
         run.respond(code)
         assert run.at(Phase.ABORTABLE_ERROR)
-        assert run.state.needs_epoch == may_have_added
+        assert run.state.needs_epoch == run.state.may_be_open == may_have_added
 
 
 @BELOW_2
@@ -1426,11 +1486,20 @@ class RandomRun(Run):
             self.choose()
             for send in self.sends[before:]:
                 self.unanswered.append(send)
-                if isinstance(send.request, EndTxnRequest):
+                if isinstance(send.request, EndTxnRequest) and not self.has_own:
+                    assert not send.request.committed  # what late requests have begun
+                elif isinstance(send.request, EndTxnRequest):
                     self.ends.setdefault(number, []).append(send.request.committed)
-            if self.state.added or self.state.groups:
+            if self.has_own:
                 self.had[self.state.number] = True
+            if self.state.number != number:
+                assert not self.state.may_be_open
             self.check()
+
+    @property
+    def has_own(self) -> bool:
+        """Whether the transaction has something to end."""
+        return bool(self.state.added or self.state.groups)
 
     @property
     def waits(self) -> int | None:

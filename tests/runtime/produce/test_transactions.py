@@ -499,7 +499,7 @@ async def test_late_offsets_are_not_committed_by_the_next_transaction(
 @BELOW_2
 async def test_a_late_partition_begins_no_lasting_transaction(network: Any, version: int) -> None:
     """It would hold up the readers of that partition until its timeout. Below version 2 the
-    coordinator fences the producer as it aborts that transaction."""
+    coordinator would fence the producer if the next InitProducerId aborted that transaction."""
     async with writing(network, version) as writer:
         await writer.begin()
         writer.kafka.fail(AddPartitionsToTxnRequest, Late(0.5))
@@ -507,9 +507,12 @@ async def test_a_late_partition_begins_no_lasting_transaction(network: Any, vers
         await writer.commit()
         await anyio.sleep(1)
         assert writer.state == "Ongoing"  # by the late request
-        with pytest.raises(ProducerFencedError):
-            await writer.begin()
-        assert (writer.state, await writer.visible()) == ("CompleteAbort", ["a"])
+        await writer.begin()
+        assert (writer.state, await writer.visible()) == ("Empty", ["a"])
+        assert writer.requests[-3:] == ["EndTxn", "EndTxn", "InitProducerId"]
+        await writer.write("b")
+        await writer.commit()
+        assert await writer.visible() == ["a", "b"]
 
 
 @BELOW_2
