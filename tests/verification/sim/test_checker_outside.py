@@ -331,6 +331,11 @@ def test_l11_what_may_not_be_read_and_what_may_not_be_committed_are_two_reports(
     uncommitted = [commits(1, error=denial), raised(denial)]
     assert "L11" not in broken(reader, uncommitted, refused(denial), raised(denial))
     assert "L11" in broken(reader, uncommitted, uncommitted)
+    # Also if the application hears of both at once.
+    both = [refused(denial), uncommitted, raised(denial)]
+    assert "L11" not in broken(reader, both)
+    assert "L11" in broken(reader, both, raised(denial))
+    assert "L11" in broken(reader, both, refused(denial), raised(denial))
 
 
 def test_l11_the_application_hears_of_nothing_while_it_waits_for_its_own_commit():

@@ -58,13 +58,13 @@ class _Refusals:
     due: dict[tuple[TopicPartition, str], tuple[int, float, int]] = attrs.field(factory=dict)
     """Partition and error -> the first response with it that was not raised, when the application
     could first hear of it, and the node."""
-    refused: dict[str, str] = attrs.field(factory=dict)
-    """Error -> the kind of the last request that got it."""
-    raised: dict[tuple[TopicPartition | None, str], tuple[int, float, str]] = attrs.field(
+    refused: dict[str, dict[str, float]] = attrs.field(factory=dict)
+    """Error -> each kind of request that got it -> when it last did, the latest kind last."""
+    raised: dict[tuple[TopicPartition | None, str], dict[str, tuple[int, float]]] = attrs.field(
         factory=dict
     )
-    """Partition and error -> by which event it was last raised, when, and for which kind of
-    request; None: an error that names no partition, and may be about any."""
+    """Partition and error -> kind of request -> by which event it was last raised for that kind,
+    and when; None: an error that names no partition, and may be about any."""
     paused: frozenset[TopicPartition] = frozenset()
     delivered_at: float = 0.0
     """When the application last got a record."""
@@ -75,13 +75,30 @@ class _Refusals:
     lapsed_at: float | None = None
     """Since when the member has no lease; None while it has one."""
 
-    def raised_lately(
-        self, tp: TopicPartition | None, error: str, now: float
-    ) -> tuple[int, str] | None:
-        """Return the event by which this was raised in the last minute, and for which kind of
-        request, if it was."""
-        by, at, kind = self.raised.get((tp, error), (-1, -math.inf, ""))
-        return (by, kind) if now - at < _PERIOD else None
+    def is_raised_lately(self, tp: TopicPartition | None, error: str, now: float) -> bool:
+        """Return whether this was raised in the last minute."""
+        return any(now - at < _PERIOD for _, at in self.raised.get((tp, error), {}).values())
+
+    def raise_again(
+        self, tp: TopicPartition | None, error: str, number: int, now: float
+    ) -> int | None:
+        """Note that this is raised, for a kind of request that was refused since it was last raised
+        for that kind. Return the event by which it was raised for it already, if that was in the
+        last minute."""
+        raised = self.raised.setdefault((tp, error), {})
+        kinds = self.refused.get(error, {"": now})
+        kind = next(
+            (
+                kind
+                for kind, refused_at in kinds.items()
+                if (last := raised.get(kind)) is None
+                or (last[1] < refused_at and now - last[1] >= _PERIOD)
+            ),
+            next(reversed(kinds)),
+        )
+        before, at = raised.get(kind, (None, -math.inf))
+        raised[kind] = number, now
+        return before if now - at < _PERIOD else None
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Expect no error of these partitions any more."""
@@ -130,12 +147,14 @@ class Refused:
             return
         run, refusals = self._of(event.member)
         for error in RAISED.intersection((event.error, *event.refused.values())):
-            refusals.refused[error] = event.api
+            kinds = refusals.refused.setdefault(error, {})
+            kinds.pop(event.api, None)  # so that it becomes the last
+            kinds[event.api] = event.time
         if event.api != "Fetch":
             return
         for tp, error in event.refused.items():
             was_raised = any(
-                refusals.raised_lately(named, error, event.time) is not None for named in (tp, None)
+                refusals.is_raised_lately(named, error, event.time) for named in (tp, None)
             )
             if error in RAISED and tp in run.held and not was_raised:
                 asked = self._recorder.request(event)
@@ -223,13 +242,11 @@ class Refused:
         for error in _refused_with(event.error):
             for key in [key for key in refusals.due if key[1] == error and tp in (key[0], None)]:
                 del refusals.due[key]
-            before = refusals.raised_lately(tp, error, event.time)
-            kind = refusals.refused.get(error, "")
-            refusals.raised[tp, error] = number, event.time, kind
             # What may not be read and what may not be committed are two reports.
-            if tp is not None and before is not None and before[1] == kind:
+            before = refusals.raise_again(tp, error, number, event.time)
+            if tp is not None and before is not None:
                 text = f"{event.member} raises {error} of {tp} twice in {_PERIOD:.0f} s"
-                self._recorder.report("L11", event, text, before[0], number)
+                self._recorder.report("L11", event, text, before, number)
 
 
 def _refused_with(raised: str) -> Iterator[str]:
