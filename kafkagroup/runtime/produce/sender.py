@@ -75,6 +75,9 @@ _CONNECTION = "produce"
 _HIGHEST_VERSION = 12
 """The highest version of Produce that is sent: later ones name topics by id."""
 
+_PROMPT_ATTEMPTS = 2
+"""The number of attempts after which a batch is sent to another leader without a pause."""
+
 _LATE_PAUSE = 1.0
 """Seconds between two checks of a transaction that is open after its deadline."""
 
@@ -451,11 +454,13 @@ class Sender:
         match produce_action(part.error_code):
             case ProduceAction.REFRESH:
                 # If the metadata has another leader by now, such as one that the response names,
-                # the batch is sent to it at once. Otherwise this broker may lag behind: wait.
+                # the batch is sent to it at once, but not again and again: brokers may name each
+                # other. Otherwise this broker may lag behind: wait.
                 leader = self._cluster.metadata.leader_node(queue.tp)
                 has_moved = leader is not None and leader.node_id != node_id
-                self._retry_unknown(queue, batch, error, now, now if has_moved else at)
-                if not has_moved:
+                is_prompt = has_moved and batch.attempts <= _PROMPT_ATTEMPTS
+                self._retry_unknown(queue, batch, error, now, now if is_prompt else at)
+                if not is_prompt:
                     self._watch.refresh(error)
             case ProduceAction.RETRY_UNKNOWN:
                 self._retry_unknown(queue, batch, error, now, at)

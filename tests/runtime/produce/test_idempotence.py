@@ -3,6 +3,8 @@ responses."""
 
 from __future__ import annotations
 
+import itertools
+
 import anyio
 import attrs
 import pytest
@@ -321,6 +323,33 @@ async def test_a_leader_that_names_an_earlier_one_is_asked_after_pauses() -> Non
             lagging.stop()
             await future
             assert await values(kafka, "t") == [b"first", b"second"]
+
+
+async def test_leaders_that_name_each_other_are_asked_after_pauses() -> None:
+    epochs = itertools.count(100)
+
+    def names_the_other(response: ProduceResponse) -> ProduceResponse:
+        epoch = next(epochs)
+        (topic,) = response.responses
+        (part,) = topic.partition_responses
+        part = attrs.evolve(
+            part,
+            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            base_offset=-1,
+            current_leader=LeaderIdAndEpoch(leader_id=2 - epoch % 2, leader_epoch=epoch),
+        )
+        return attrs.evolve(response, responses=(attrs.evolve(topic, partition_responses=(part,)),))
+
+    async with cluster(2) as kafka, Producer(**SERVERS) as producer:
+        kafka.move_leader("t", 0, 1)
+        await producer.send("t", b"first")
+        fault = kafka.fail(ProduceRequest, Change(names_the_other), times=None)
+        future = producer.send_nowait("t", b"second")
+        await anyio.sleep(5)
+        assert 2 < fault.hits < 30
+        fault.stop()
+        await future
+        assert await values(kafka, "t") == [b"first", b"second"]
 
 
 async def test_a_moved_leader_is_followed() -> None:
