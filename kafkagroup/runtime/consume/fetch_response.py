@@ -49,6 +49,9 @@ _SLICE = 500
 _MAX_BLOCKED = 0.001
 """Seconds that processing a response may block the event loop before other tasks run."""
 
+_PROMPT_FAILURES = 2
+"""Failures in a row up to which a partition is fetched from a named leader without a pause."""
+
 _SMALL_RESPONSE = 65_536
 """Bytes of records that the application processes in less time than a request takes. After a larger
 response the next request is sent before the application runs, so that the broker works
@@ -132,8 +135,13 @@ class ResponseHandler:
             # The earlier of two requests may have gone to a former leader, see `fetch_in_flight`.
             if data.error_code and not fetch.is_latest(owned):
                 continue
-            # KIP-951: an error that names the new leader needs no metadata request.
-            if data.error_code and leaders.add(self._cluster.metadata, tp, data.current_leader):
+            # KIP-951: an error that names the new leader needs no metadata request. Without the
+            # limit, brokers that name each other would be asked without a pause.
+            if (
+                data.error_code
+                and leaders.add(self._cluster.metadata, tp, data.current_leader)
+                and owned.count_failure() <= _PROMPT_FAILURES
+            ):
                 continue
             found = yield from self._read(tp, data)
             # Other tasks may have run meanwhile, and changed the position.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -1118,6 +1119,25 @@ async def test_a_new_leader_named_in_a_fetch_response_needs_no_metadata(
     assert [
         (f.node, f.request.topics[0].partitions[0].current_leader_epoch) for f in script.fetches
     ][:3] == [(1, 0), (3, 1), (3, 1)]
+
+
+async def test_leaders_that_name_each_other_are_asked_after_pauses(
+    network: Any, script: Script
+) -> None:
+    epochs = itertools.count(1)
+
+    async def respond(found: Fetch) -> FetchResponse:
+        named = LeaderIdAndEpoch(leader_id=3 - found.node, leader_epoch=next(epochs))
+        return fetch_response(data(0, error_code=E.NOT_LEADER_OR_FOLLOWER, current_leader=named))
+
+    script.respond = respond
+    async with network, client() as c:
+        await c.assign([T0])
+        assert await c.getmany(timeout=5.0) == {}
+        assert 5 <= len(script.fetches) < 20
+        script.respond = lambda found: fetch_response(data(0, batch(*found.offsets.values())))
+        script.leader, script.leader_epoch = 1, next(epochs)
+        assert await offsets_of(c, 2) == [0, 1]
 
 
 async def test_all_new_leaders_named_in_a_response_are_one_change_of_the_metadata(
