@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from typing import Any, TypeVar, cast
 
 from kafkagroup._foreign_options import check_keywords
@@ -33,6 +33,7 @@ __all__ = [
     "integer",
     "milliseconds",
     "option",
+    "plain_function",
     "seconds",
     "string",
     "takes_options",
@@ -229,6 +230,22 @@ def choice(values: Mapping[str, object], default: object, text: str) -> Any:
 def function(annotation: str, default: object, text: str) -> Any:
     """Declare a callable."""
     return option(annotation, default, text, has_type=callable, expected="a function")
+
+
+def plain_function(annotation: str, default: object, text: str) -> Any:
+    """Declare a callable that returns its result at once."""
+    return option(
+        annotation,
+        default,
+        text,
+        has_type=callable,
+        is_valid=_is_plain,
+        expected="a function that is not a coroutine function",
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    return not iscoroutinefunction(value)
 
 
 def _is_boolean(value: Any) -> bool:

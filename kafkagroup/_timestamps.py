@@ -6,6 +6,7 @@ compacted any more.
 
 from __future__ import annotations
 
+from operator import index
 from typing import cast
 
 from kafkagroup.errors import ConfigurationError
@@ -17,8 +18,11 @@ __all__ = ["check_timestamp"]
 def check_timestamp(value: object) -> None:
     """Check a timestamp that is to be written. Raises: ConfigurationError, with the reason."""
     # No check of the class: numpy's integers are accepted, too.
-    is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not is_whole or not NO_TIMESTAMP <= cast(int, value) <= MAX_INT64:
+    try:
+        number = NO_TIMESTAMP - 1 if isinstance(value, bool) else index(cast(int, value))
+    except TypeError:
+        number = NO_TIMESTAMP - 1
+    if not NO_TIMESTAMP <= number <= MAX_INT64:
         raise ConfigurationError(
             f"the timestamp {value!r} is not valid; expected milliseconds since 1970, a whole"
             f" number from 0 to {MAX_INT64}, or -1 for none: brokers store a lower one, but can"

@@ -28,6 +28,7 @@ from kafkagroup._option_kinds import (
     integer,
     milliseconds,
     option,
+    plain_function,
     seconds,
     string,
 )
@@ -620,7 +621,7 @@ class ProducerOptions(CommonOptions):
         None,
         "a function or coroutine function from a value to its bytes; values are bytes without one",
     )
-    partitioner: Partitioner | None = function(
+    partitioner: Partitioner | None = plain_function(
         "Partitioner",
         None,
         "a function (topic, key, number of partitions) that returns the number of a partition, or"

@@ -347,7 +347,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             encoded_key = await self._keys.encoded(key)
             encoded_value = await self._values.encoded(value)
             self._check_still_accepts(transaction)
-        if headers and type(headers) is not tuple:
+        if type(headers) is not tuple and headers is not None:
             headers = read_headers(headers)  # the record may be added twice, an iterator read once
         if not self._room_waiters:  # else they would wait longer for this record
             try:
@@ -430,7 +430,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 f"the values are of type {type(values).__name__}; expected an iterable, such as a"
                 " list"
             )
-        if headers and type(headers) is not tuple:
+        if type(headers) is not tuple and headers is not None:
             headers = read_headers(headers)  # an iterator can be read only once
         futures = []
         transaction = self._open_transaction

@@ -23,6 +23,8 @@ from kafkagroup.wire.batch_writing import EncodedRecords
 
 __all__ = ["Accumulator", "read_headers"]
 
+_NO_HEADERS: Headers = ()
+
 _RECORD_OVERHEAD = 48
 """Bytes that count for each record besides its key, value and headers: encoding adds no more."""
 
@@ -104,7 +106,7 @@ class Accumulator:
             size += len(key)
         if value is not None:
             size += len(value)
-        if headers:
+        if headers is not _NO_HEADERS and headers is not None:
             headers = read_headers(headers)
             for name, content in headers:
                 # The name and the content each have a length of up to 5 bytes before them.
@@ -320,7 +322,7 @@ def _bytes(what: str, data: object) -> bytes:
         pass
     raise ConfigurationError(
         f"the {what} is of type {type(data).__name__}; expected bytes or None: encode it, or give"
-        f" the producer a {what}_serializer"
+        f" the producer a {what}_serializer that returns bytes"
     )
 
 

@@ -20,4 +20,4 @@ cdef class TopicQueues:
     cdef Py_ssize_t _left
 
     cpdef choose(self, object key, Py_ssize_t size)
-    cpdef queue(self, object number)
+    cpdef queue(self, object number, str source=*)

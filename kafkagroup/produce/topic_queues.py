@@ -101,7 +101,7 @@ class TopicQueues:
         if self._partitioner is not None:
             number = self._partitioner(self.name, key, self.count)
             if number is not None:
-                return self.queue(number)
+                return self.queue(number, "the partitioner returned ")
         elif key is not None:
             return self.queues[partition_of(key, self.count)]
         if self._left <= 0:
@@ -110,15 +110,16 @@ class TopicQueues:
         self._left -= size
         return self.queues[self._sticky]
 
-    def queue(self, number: int) -> PartitionQueue:
-        """Return the queue of a partition. Raises: ConfigurationError if there is none."""
+    def queue(self, number: int, source: str = "partition=") -> PartitionQueue:
+        """Return the queue of a partition. Raises: ConfigurationError if there is none; its text
+        begins with `source` and the number."""
         try:
             if 0 <= number < self.count:
                 return self.queues[number]
-        except TypeError:
-            pass  # not an integer
+        except (TypeError, ValueError):
+            pass  # not an integer, or an array of them
         raise ConfigurationError(
-            f"partition={number!r}; topic {self.name!r} has partitions 0 to {self.count - 1}"
+            f"{source}{number!r}; topic {self.name!r} has partitions 0 to {self.count - 1}"
         )
 
     def draw(self) -> int:

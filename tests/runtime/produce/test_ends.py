@@ -758,6 +758,48 @@ async def test_a_buffer_that_is_no_encoding_is_refused(data: Any) -> None:
             await producer.send("t", b"", headers=(("a", data),))
 
 
+@pytest.mark.parametrize("argument", ["headers", "partition", "timestamp"])
+async def test_an_array_is_refused_as(argument: str) -> None:
+    """NumPy raised "The truth value of an array is ambiguous", which names no argument."""
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        await producer.send("t", b"first")
+        given: Any = {argument: numpy.zeros((2, 2), int)}
+        with pytest.raises(ConfigurationError, match=argument):
+            await producer.send("t", b"v", **given)
+        with pytest.raises(ConfigurationError, match=argument):
+            producer.send_nowait("t", b"v", **given)
+        assert await values(kafka, "t") == [b"first"]
+
+
+async def test_no_headers_are_given_as_none() -> None:
+    """As to aiokafka's and kafka-python's producers."""
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        given: Any = {"headers": None}
+        await producer.send("t", b"a", **given)
+        await producer.send_nowait("t", b"b", **given)
+        await producer.send_many("t", [b"c"], **given)
+        assert await values(kafka, "t") == [b"a", b"b", b"c"]
+
+
+async def test_the_error_says_what_the_partitioner_has_returned() -> None:
+    async def waits(*_: object) -> int:
+        return 0
+
+    with pytest.raises(ConfigurationError, match="is not a coroutine function"):
+        Producer(**SERVERS, partitioner=cast(Any, waits))
+    async with cluster(), Producer(**SERVERS, partitioner=lambda *_: 99) as producer:
+        with pytest.raises(NotWrittenError, match="the partitioner returned 99; topic 't' has"):
+            await producer.send("t", b"unplaced")
+        with pytest.raises(ConfigurationError, match="the partitioner returned 99; topic 't' has"):
+            await producer.send("t", b"placed")
+
+
+async def test_the_error_says_what_a_serializer_must_return() -> None:
+    async with cluster(), Producer(**SERVERS, value_serializer=cast(Any, str)) as producer:
+        with pytest.raises(ConfigurationError, match="a value_serializer that returns bytes"):
+            await producer.send("t", 5)
+
+
 @pytest.mark.parametrize(
     "data",
     [
