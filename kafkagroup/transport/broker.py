@@ -217,6 +217,12 @@ class BrokerClient:
         busy = (not c.is_closed and c.idle_since == math.inf for c in self._connections.values())
         return not (self._connecting or self._throttled_count) and not any(busy)
 
+    @property
+    def throttled_seconds(self) -> float:
+        """For how many more seconds the broker wants no request of this client; 0 if it wants
+        some."""
+        return self._throttle.seconds_left
+
     def has_received_since(self, time: float) -> bool:
         """Return whether something was received on an open connection at `time`, on the loop's
         clock, or later."""

@@ -612,7 +612,11 @@ class Sender:
     def _timeout_error(self, tp: TopicPartition) -> KafkaGroupError:
         cause = self._watch.cause(tp)
         text = f"no acknowledgement within delivery_timeout_ms={self._delivery_timeout * 1000:g}"
-        return RequestTimeoutError(text + (f": {cause}" if cause is not None else ""))
+        text += f": {cause}" if cause is not None else ""
+        node = self._cluster.metadata.leader_node(tp)
+        if node is not None and (seconds := self._cluster.broker(node).throttled_seconds) > 0:
+            text += f"; broker {node.node_id} throttles this client for another {seconds:.2g} s"
+        return RequestTimeoutError(text)
 
     async def abandon(self, error: KafkaGroupError) -> None:
         """Fail each batch that no request has; return as soon as no request has any."""

@@ -203,7 +203,8 @@ async def test_what_expires_before_it_is_sent_is_not_sent() -> None:
     ):
         kafka.fail(ProduceRequest, Throttle(3.0))
         await producer.send("t", b"first")
-        with pytest.raises(NotWrittenError) as raised:
+        throttles = "broker 1 throttles this client for another 1 s"
+        with pytest.raises(NotWrittenError, match=throttles) as raised:
             await producer.send("t", b"expired")
         assert not raised.value.is_maybe_written
         await anyio.sleep(3)
