@@ -721,6 +721,12 @@ class ProducerOptions(CommonOptions):
             )
         if self.transactional_id == "":
             raise ConfigurationError("transactional_id is empty")
+        if self.transactional_id is not None and self.on_cluster_change == "adopt":
+            raise ConfigurationError(
+                'on_cluster_change="adopt" does not go with a transactional_id: a transaction, and'
+                " the epoch that fences earlier producers, are of one cluster; leave it out, and"
+                " start a new producer after a failover"
+            )
         if self.linger >= self.delivery_timeout:
             raise ConfigurationError(
                 f"linger_ms={self.linger * 1000:g} must be less than"

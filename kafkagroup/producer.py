@@ -300,7 +300,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
 
     def _on_cluster_adopted(self, _: ClusterChangedError) -> None:
         """Request an id of the adopted cluster: there the present one may be that of another
-        producer."""
+        producer. A transactional producer adopts none."""
         if self._sender is not None:
             self._sender.leave_cluster()
 

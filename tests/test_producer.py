@@ -375,6 +375,7 @@ async def test_wrong_options_and_calls_are_refused() -> None:
         {"compression_level": 10, "compression_type": "gzip"},
         {"batch_size": 0},
         {"buffer_memory": "1"},
+        {"transactional_id": "tx", "on_cluster_change": "adopt"},
     ):
         with pytest.raises(ConfigurationError):
             Producer(**wrong)
