@@ -233,6 +233,8 @@ async def test_a_transaction_cannot_follow_before_the_markers_are_written() -> N
         assert await producer.end() == NONE
         assert (kafka.transaction_state("tx"), kafka.stable_end("t", 0)) == ("PrepareCommit", 0)
         assert await producer.write("b") == [ErrorCode.CONCURRENT_TRANSACTIONS]
+        for commits in (True, False):
+            assert await producer.end(commit=commits) == ErrorCode.CONCURRENT_TRANSACTIONS
         assert await producer.begin() == ErrorCode.CONCURRENT_TRANSACTIONS
         await anyio.sleep(2.1)
         assert (kafka.transaction_state("tx"), kafka.stable_end("t", 0)) == ("CompleteCommit", 2)

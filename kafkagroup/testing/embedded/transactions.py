@@ -238,8 +238,13 @@ class TransactionCoordinator:
         is_retry = ends_epoch and _is_retry(found, identity)
         if found.identity.producer_id != identity.producer_id and not is_retry:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING, NO_IDENTITY
+        is_prepared = found.state in _PREPARED
+        if is_prepared and ends_epoch:  # before the epoch is looked at (KAFKA-18464)
+            return ErrorCode.CONCURRENT_TRANSACTIONS, NO_IDENTITY
         if not _has_valid_epoch(found, identity, is_retry=is_retry, ends_epoch=ends_epoch):
             return ErrorCode.PRODUCER_FENCED, NO_IDENTITY
+        if is_prepared:
+            return ErrorCode.CONCURRENT_TRANSACTIONS, NO_IDENTITY
         error = _end_error(found.state, commits=commits, is_retry=is_retry, ends_epoch=ends_epoch)
         if error is None:
             self._end(found, now, commits=commits, ends_epoch=ends_epoch)
@@ -325,8 +330,6 @@ def _has_valid_epoch(
     is_present = identity.epoch == found.identity.epoch
     if not ends_epoch:
         return is_present
-    if found.state in _PREPARED:
-        return is_retry
     if found.state in _COMPLETED:
         return is_retry or is_present
     return is_present
@@ -346,9 +349,7 @@ def _end_error(
         # From transaction version 2 on the first record begins a transaction, and may have failed:
         # the client aborts what did not begin here.
         return None if ends_epoch and not commits else invalid
-    committed = state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-    if state in _PREPARED:
-        return ErrorCode.CONCURRENT_TRANSACTIONS if commits == committed else invalid
+    committed = state is TransactionState.COMPLETE_COMMIT
     if not ends_epoch or is_retry:
         return ErrorCode.NONE if commits == committed else invalid
     return invalid if commits else None  # as for EMPTY

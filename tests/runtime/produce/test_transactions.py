@@ -262,6 +262,27 @@ async def test_the_next_transaction_waits_for_the_markers(network: Any, version:
 
 
 @VERSIONS
+async def test_an_abort_waits_for_the_markers_of_the_last_transaction(
+    network: Any, version: int
+) -> None:
+    """KAFKA-18464: without the wait, the coordinator takes the producer for a fenced one."""
+    async with writing(network, version, transaction_marker_delay=0.5) as writer:
+        await writer.begin()
+        await writer.write("a")
+        await writer.commit()
+        await writer.begin()
+        with anyio.move_on_after(0.1):
+            await writer.write("b")
+        await writer.abort()
+        await anyio.sleep(1)
+        await writer.begin()
+        await writer.write("c")
+        await writer.commit()
+        await anyio.sleep(1)
+        assert await writer.visible() == ["a", "c"]
+
+
+@VERSIONS
 async def test_the_first_retry_comes_soon_after_the_markers(network: Any, version: int) -> None:
     """The usual back-off takes longer than the markers of most transactions."""
     async with writing(network, version, transaction_marker_delay=0.015) as writer:
