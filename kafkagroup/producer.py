@@ -37,7 +37,7 @@ from kafkagroup.errors import (
     broker_error,
 )
 from kafkagroup.options import ProducerOptions
-from kafkagroup.produce.accumulator import Accumulator, read_headers
+from kafkagroup.produce.accumulator import Accumulator, check_topic, read_headers
 from kafkagroup.produce.identity import Identities, ProducerIdentity
 from kafkagroup.produce.partition_queue import MAX_IN_FLIGHT
 from kafkagroup.produce.transaction_vocabulary import GroupIdentity
@@ -292,6 +292,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         )
         self._sender.outcomes.on_room = self._room.notify
         self._sender.start()
+        assert self._origin is not None
+        self._accumulator.on_begin = self._origin.check_running
         if self._transactions is None:
             self._accepting_thread = get_ident()
 
@@ -353,16 +355,17 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             try:
                 future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
             except BufferFullError:
-                pass
+                deadline = self._deadline()
             except ConfigurationError:
-                if not await self._finds_partition(topic, partition):
+                deadline = self._deadline()
+                if not await self._finds_partition(topic, partition, deadline):
                     raise
             else:
                 return await future
-        deadline = anyio.current_time() + self._options.delivery_timeout
-        future = await self._with_room(
-            self._add, topic, partition, encoded_key, encoded_value, headers, timestamp
-        )
+        else:
+            deadline = self._deadline()
+        record = (topic, partition, encoded_key, encoded_value, headers, timestamp)
+        future = await self._with_room(deadline, self._add, *record)
         with anyio.move_on_at(deadline):
             return await future
         # A task awaits the record, so that `flush` and the close do not raise its failure, too.
@@ -438,7 +441,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             encoded = await self._values.encoded(value)
             self._check_still_accepts(transaction)
             futures.append(
-                await self._with_room(self._add, topic, partition, None, encoded, headers, None)
+                await self._with_room(
+                    self._deadline(), self._add, topic, partition, None, encoded, headers, None
+                )
             )
         return await _await_all(futures)
 
@@ -460,7 +465,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     ) -> None:
         """As `_accept_encoded`, but wait for room. Raises: BufferFullError if there is no room
         within `delivery_timeout_ms`; otherwise as `_accept_encoded`."""
-        await self._with_room(self._accept_encoded, topic, partition, encoded)
+        await self._with_room(self._deadline(), self._accept_encoded, topic, partition, encoded)
 
     async def _count_partitions(self, topic: str, known: int, timeout: float) -> int:
         """Return the number of a topic's partitions, looked up anew if it is not more than `known`.
@@ -482,51 +487,62 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         raise self._sender.cause(topic) or broker_error(code, f"there is no topic {topic}")
 
-    async def _with_room(self, accept: Callable[..., T], *record: Any) -> T:
+    def _deadline(self) -> float:
+        """Return until when a record that is given now may wait, on the loop's clock."""
+        return anyio.current_time() + self._options.delivery_timeout
+
+    async def _with_room(self, deadline: float, accept: Callable[..., T], *record: Any) -> T:
         """Return `accept(*record)`, as soon as there is room, after the calls that wait already.
         `record`: the topic, the partition, and what else `accept` takes. Raises: BufferFullError if
-        there is no room within `delivery_timeout_ms`; as `_accept` and `_check_still_accepts`."""
+        there is no room by the deadline; as `_accept` and `_check_still_accepts`."""
         waiters = self._room_waiters
         if not waiters:
             with suppress(BufferFullError):
-                return await self._accept(accept, *record)
+                return await self._accept(deadline, accept, *record)
         transaction = self._open_transaction
-        deadline = anyio.current_time() + self._options.delivery_timeout
         with self._room.waiting() as waiter:
             while True:
                 is_late = anyio.current_time() >= deadline
                 if waiter is waiters[0] or is_late:
                     try:
-                        return await self._accept(accept, *record)
+                        return await self._accept(deadline, accept, *record)
                     except BufferFullError:
                         if is_late:
                             raise
                 await waiter.wait(deadline)
                 self._check_still_accepts(transaction)
 
-    async def _accept(self, accept: Callable[..., T], *record: Any) -> T:
+    async def _accept(self, deadline: float, accept: Callable[..., T], *record: Any) -> T:
         """Return `accept(*record)`, after a look-up if its partition is not known. Raises: as
         `accept` and `_finds_partition`."""
         try:
             return accept(*record)
         except ConfigurationError:
             topic, partition, *_ = record
-            if not await self._finds_partition(topic, partition):
+            if not await self._finds_partition(topic, partition, deadline):
                 raise
         return accept(*record)
 
-    async def _finds_partition(self, topic: str, partition: int | None) -> bool:
+    async def _finds_partition(self, topic: str, partition: int | None, deadline: float) -> bool:
         """Look up the partition of a record that was not accepted: it may have been added. Return
         whether it was found; False if it was known before. Raises: NotWrittenError if the look-up
-        fails; as `_check_still_accepts`."""
+        fails, or has no result at the deadline; as `_check_still_accepts`."""
         assert self._sender is not None
         transaction = self._open_transaction
-        with self._until_stopped():
+        is_found = False
+        with self._until_stopped(), anyio.move_on_at(deadline) as scope:
             try:
                 is_found = await self._sender.finds_partition(topic, partition)
-            except KafkaGroupError as error:
+            except KafkaGroupError as failure:
                 assert partition is not None  # else there is no look-up
-                raise NotWrittenError(TopicPartition(topic, partition), error) from error
+                raise NotWrittenError(TopicPartition(topic, partition), failure) from failure
+        if scope.cancelled_caught:
+            assert partition is not None
+            error = RequestTimeoutError(
+                "no response to the look-up of the partition within"
+                f" delivery_timeout_ms={self._options.delivery_timeout * 1000:g}"
+            )
+            raise NotWrittenError(TopicPartition(topic, partition), error)
         self._check_still_accepts(transaction)
         return is_found
 
@@ -801,12 +817,14 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         old. Never creates the topic.
 
         Raises: BrokerError, such as UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError;
-        AuthenticationError; TransportError; ClosedError.
+        AuthenticationError; TransportError; ConfigurationError for what is no topic's name;
+        ClosedError.
         """
         self._check_open()
         cluster = self._cluster
         assert cluster is not None
         with self._until_stopped():
+            check_topic(topic)
             found = cluster.metadata.topics.get(topic)
             # Without partitions the topic was absent or refused, which may have changed.
             if found is None or not found.partitions:

@@ -15,6 +15,7 @@ cdef class Accumulator:
     cdef public dict topics
     cdef public object on_unplaced
     cdef public object on_open
+    cdef public object on_begin
     cdef public object on_full
     cdef public object clock
     cdef Py_ssize_t _needed

@@ -21,7 +21,7 @@ from kafkagroup.types import Headers, TopicPartition
 from kafkagroup.wire.batch_format import HEADER_SIZE
 from kafkagroup.wire.batch_writing import EncodedRecords
 
-__all__ = ["Accumulator", "read_headers"]
+__all__ = ["Accumulator", "check_topic", "read_headers"]
 
 _NO_HEADERS: Headers = ()
 
@@ -60,6 +60,9 @@ class Accumulator:
         """Called when the first record of a topic begins to wait for the number of partitions."""
         self.on_open: Callable[[PartitionQueue], None] = lambda _: None
         """Called when a queue begins a batch, and so has closed the one before."""
+        self.on_begin: Callable[[], None] = lambda: None
+        """Called before a record begins a batch, or begins to wait for the number of partitions. It
+        may raise: then the record is not accepted."""
         self.on_full: Callable[[], None] = lambda: None
         """Called when `add` has no room for a record."""
         self._needed = _RECORD_OVERHEAD
@@ -130,7 +133,7 @@ class Accumulator:
                 " acknowledged yet; await ready(), or send()"
             )
         if type(topic) is not str:
-            _check_topic(topic)  # before the look-up, which an unhashable object would fail
+            check_topic(topic)  # before the look-up, which an unhashable object would fail
         queues = self.topics.get(topic)
         if queues is None:
             queues = self.topic(topic)
@@ -182,9 +185,10 @@ class Accumulator:
         batch = queue.open
         is_new = batch is None or batch.size + size > self._batch_limit
         if is_new:
-            queue.close_open()
             if created_at < 0:
+                self.on_begin()
                 created_at = self.clock()
+            queue.close_open()
             deadline = created_at + self._delivery_timeout
             batch = ProduceBatch(queue.tp, created_at, deadline, timestamp)
         assert batch is not None
@@ -208,6 +212,7 @@ class Accumulator:
         unplaced = queues.unplaced
         is_new = unplaced is None
         if unplaced is None:
+            self.on_begin()
             now = self.clock()
             unplaced = UnplacedRecords(queues.name, now, now + self._delivery_timeout)
             queues.unplaced = unplaced
@@ -222,7 +227,7 @@ class Accumulator:
     def topic(self, topic: str) -> TopicQueues:
         """Return the queues of a topic, which the first call creates. Raises: ConfigurationError if
         no topic can have this name."""
-        _check_topic(topic)
+        check_topic(topic)
         if (known := self.topics.get(topic)) is not None:
             return known
         if not is_legal_name(topic):
@@ -246,7 +251,9 @@ class Accumulator:
         for partition, key, value, headers, timestamp, size in unplaced.waiting:
             try:
                 queue = queues.choose(key, size) if partition is None else queues.queue(partition)
-            except Exception as error:  # the partitioner may raise any
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # the partitioner may raise any, such as CancelledError
                 places.append((self._failed(unplaced, error, size), 0))
             else:
                 batch = self._append(
@@ -255,7 +262,7 @@ class Accumulator:
                 places.append((batch, batch.count - 1))
         unplaced.move(places)
 
-    def _failed(self, unplaced: ProduceBatch, error: Exception, size: int) -> ProduceBatch:
+    def _failed(self, unplaced: ProduceBatch, error: BaseException, size: int) -> ProduceBatch:
         """Return a failed batch of one record: an unplaced one of `size` bytes, whose partition
         could not be chosen because of `error`."""
         batch = ProduceBatch(unplaced.tp, unplaced.created_at, unplaced.deadline, 0)
@@ -304,7 +311,8 @@ class Accumulator:
         return found
 
 
-def _check_topic(topic: object) -> None:
+def check_topic(topic: object) -> None:
+    """Raises: ConfigurationError for what is no topic's name."""
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"topic={topic!r}; expected the name of a topic")
 

@@ -62,6 +62,12 @@ class Origin:
         if not is_here:
             raise IllegalStateError(self._elsewhere())
 
+    def check_running(self) -> None:
+        """As `check`, and raise IllegalStateError also outside of any loop."""
+        self.check()
+        if asyncio_loop() is None and _trio_token() is None:
+            raise IllegalStateError(self._elsewhere())
+
     def _elsewhere(self) -> str:
         home = "a loop of trio" if self._loop is None else repr(self._loop)
         began = (

@@ -325,10 +325,11 @@ class MetadataWatch:
 
     def _report(self) -> None:
         now = anyio.current_time()
-        for name, topic in self._accumulator.topics.items():
+        # Copies: a handler of the log may write the warning with this producer.
+        for name, topic in tuple(self._accumulator.topics.items()):
             if topic.unplaced is not None:
                 self._report_one(name, TopicPartition(name, -1), now)
-        for queue in self._leaderless:
+        for queue in tuple(self._leaderless):
             self._report_one(str(queue.tp), queue.tp, now)
 
     def _report_one(self, name: str, tp: TopicPartition, now: float) -> None:

@@ -43,6 +43,8 @@ class ProducerIds:
         self._identities = identities
         self._on_end = on_end
         self._task = CoalescingTask(spawn, self._request, "producer id")
+        self.error: KafkaGroupError | None = None
+        """Why the last request has failed; None after a success."""
 
     def request(self) -> None:
         """Request an id, unless there is one."""
@@ -62,12 +64,14 @@ class ProducerIds:
                 is_retried = isinstance(error, RETRIED_ERRORS)
                 if isinstance(error, BrokerError):  # which RETRIED_ERRORS does not have
                     is_retried = error.retriable
+                self.error = error
                 if not is_retried or self._cluster.logins.is_final(error):
                     self._on_end(error)
                     return
                 self._report(error)
                 await pauses.wait()
             else:
+                self.error = None
                 self._cluster.troubles.succeeded(_KEY, anyio.current_time())
                 self._identities.current = ProducerIdentity(
                     response.producer_id, response.producer_epoch

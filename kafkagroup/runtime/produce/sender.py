@@ -135,6 +135,8 @@ class Sender:
         self._meter = Meter()
         self._written_records = self._written_bytes = 0
         self._retried_batches = 0
+        self._reached: set[int] = set()
+        """With acks=0: the brokers whose connection has been opened, and was not seen closed."""
         self._retry_alarms: dict[PartitionQueue, float] = {}
         """Queue -> the time of the alarm for its last retry."""
         accumulator.clock = self._clock  # which does not look up the loop each time
@@ -294,6 +296,17 @@ class Sender:
                 self._on_no_response(taken, _unknown_broker(node_id), was_sent=False)
                 return
             broker = self._cluster.broker(node)
+            if self._acks == 0:
+                if node_id in self._reached and not broker.is_connected(_CONNECTION):
+                    # A broker that refuses records has no response to say so in: it closes the
+                    # connection, as after its partition got another leader.
+                    self._reached.discard(node_id)
+                    await self._cluster.refresh()
+                    for queue, batch in taken:
+                        queue.put_back(batch, self._clock())
+                        self._on_attempt_ended(queue, batch)
+                    return
+                self._reached.add(node_id)
             await broker.ready(_CONNECTION)
             taken = self._without_ended(taken)
             if not taken:
@@ -611,6 +624,8 @@ class Sender:
 
     def _timeout_error(self, tp: TopicPartition) -> KafkaGroupError:
         cause = self._watch.cause(tp)
+        if cause is None and self._ids is not None:
+            cause = self._ids.error
         text = f"no acknowledgement within delivery_timeout_ms={self._delivery_timeout * 1000:g}"
         text += f": {cause}" if cause is not None else ""
         node = self._cluster.metadata.leader_node(tp)
