@@ -650,6 +650,12 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         """When the client aborts the open transaction, on the loop's clock."""
         return self._parts()[0].abort_at
 
+    @property
+    def _ending_error(self) -> KafkaGroupError | None:
+        """Why the producer can begin no more transactions; None if it can."""
+        manager = self._parts()[0]
+        return manager.error if manager.has_ended else None
+
     def _late_error(self) -> KafkaGroupError:
         """Return why the open transaction is aborted at its deadline."""
         manager, transaction = self._parts()[0], self._open_transaction

@@ -12,7 +12,7 @@ import anyio
 from kafkagroup._explained import Explained
 from kafkagroup._generic import K_contra, KeyValueSink, V_contra
 from kafkagroup._public import public
-from kafkagroup.errors import ClosedError, IllegalStateError, KafkaGroupError
+from kafkagroup.errors import ClosedError, IllegalStateError, KafkaGroupError, NotWrittenError
 from kafkagroup.types import Headers, RecordMetadata
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ class TransactionalProducer(Protocol[K_contra, V_contra]):
     def _transaction_deadline(self) -> float: ...
 
     def _late_error(self) -> KafkaGroupError: ...
+
+    @property
+    def _ending_error(self) -> KafkaGroupError | None: ...
 
     @property
     def _open_transaction(self) -> object: ...
@@ -151,6 +154,10 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
             )
         except KafkaGroupError as error:  # the block's error must not be replaced
             exc_value.add_note(f"the transaction was not aborted: {error}")
+        ending = self._producer._ending_error
+        if ending is not None and isinstance(exc_value, NotWrittenError):
+            # The record's error has only the code by which the broker refused it.
+            raise ending from exc_value
         return None
 
     async def send(

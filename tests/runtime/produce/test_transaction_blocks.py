@@ -11,10 +11,11 @@ import anyio
 import pytest
 from conftest import VirtualLoop
 from memory_network import Network
-from runtime.produce.logs import SERVERS, cluster
+from runtime.produce.logs import SERVERS, cluster, values
 
 from kafkagroup import Consumer, Producer
 from kafkagroup.errors import (
+    BrokerError,
     ClosedError,
     CommitFailedError,
     ConfigurationError,
@@ -26,7 +27,7 @@ from kafkagroup.errors import (
     TransactionOutcomeUnknownError,
 )
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import Close, Delay, Late, Swallow
+from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Late, Swallow
 from kafkagroup.transaction import Transaction
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.group import HeartbeatRequest
@@ -754,3 +755,26 @@ async def test_a_wrong_consumer_does_not_abort_the_block() -> None:
             with pytest.raises(ConfigurationError):
                 await tx.send_offsets(reader)
         assert await visible(kafka) == [b"one"]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("is_expired", [False, True], ids=["fenced", "expired"])
+async def test_a_block_that_awaits_its_record_says_why_the_producer_has_ended(
+    version: int, is_expired: bool
+) -> None:
+    """It raised the record's error, which has only a code."""
+    settings = BrokerSettings(transaction_version=version, transactional_id_expiration=100.0)
+    async with (
+        cluster(settings=settings) as kafka,
+        Producer(**SERVERS, transactional_id="tx") as producer,
+    ):
+        if is_expired:
+            await anyio.sleep(101)
+        else:
+            async with Producer(**SERVERS, transactional_id="tx"):
+                pass
+        expected = "it was idle for" if is_expired else "another producer has begun"
+        with pytest.raises((BrokerError, ProducerFencedError), match=expected):
+            async with producer.transaction() as tx:
+                await tx.send("t", b"")
+        assert await values(kafka, "t") == []
