@@ -18,7 +18,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -79,6 +79,10 @@ class Server:
         assert self.process is not None
         self.process.send_signal(signal.Signals[name])
         self.is_paused = name == "SIGSTOP"
+        if self.is_paused:
+            # Each of its threads is stopped on its own, and may answer until then.
+            with suppress(ChildProcessError):  # it has ended, and another thread knows it
+                os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def spawn(self, java: Sequence[str]) -> None:
         """Start the JVM and its watchdog."""
