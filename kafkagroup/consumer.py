@@ -273,8 +273,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
                 load balancer or firewall forgets it; the next request opens another one. In
                 milliseconds; default 540,000; Kafka's `connections.max.idle.ms`.
             on_cluster_change: What to do when no broker of the client's cluster responds and the
-                bootstrap addresses lead to another cluster: `"raise"` `ClusterChangedError` once a
-                minute, until the cluster responds again; or, for a failover behind one name,
+                bootstrap addresses lead to another cluster: `"raise"`: raise `ClusterChangedError`
+                once a minute, until the cluster responds again; or, for a failover behind one name,
                 `"adopt"` the other cluster and forget what was known of the earlier one: a member
                 rejoins, and positions are looked up anew. Default `'raise'`.
             close_timeout: Seconds that closing may take, with all that it waits for. Default

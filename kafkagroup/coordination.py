@@ -518,8 +518,8 @@ class Election(_CoordinatedMember):
             membership: The group coordination, if not Kafka's: a `ZooKeeperMembership`. Default
                 `None`.
             on_cluster_change: What to do when no broker of the client's cluster responds and the
-                bootstrap addresses lead to another cluster: `"raise"` `ClusterChangedError` once a
-                minute, until the cluster responds again; or, for a failover behind one name,
+                bootstrap addresses lead to another cluster: `"raise"`: raise `ClusterChangedError`
+                once a minute, until the cluster responds again; or, for a failover behind one name,
                 `"adopt"` the other cluster and forget what was known of the earlier one: a member
                 rejoins, and positions are looked up anew. Default `'raise'`.
             rebalance_timeout_ms: How long members may take to finish their work and rejoin in a
@@ -708,8 +708,8 @@ class Shards(_CoordinatedMember):
             membership: The group coordination, if not Kafka's: a `ZooKeeperMembership`. Default
                 `None`.
             on_cluster_change: What to do when no broker of the client's cluster responds and the
-                bootstrap addresses lead to another cluster: `"raise"` `ClusterChangedError` once a
-                minute, until the cluster responds again; or, for a failover behind one name,
+                bootstrap addresses lead to another cluster: `"raise"`: raise `ClusterChangedError`
+                once a minute, until the cluster responds again; or, for a failover behind one name,
                 `"adopt"` the other cluster and forget what was known of the earlier one: a member
                 rejoins, and positions are looked up anew. Default `'raise'`.
             rebalance_timeout_ms: How long members may take to finish their work and rejoin in a

@@ -185,16 +185,17 @@ class CommonOptions:
             )
 
 
-def _on_cluster_change() -> Any:
-    """Declare the option of the clients that can continue with another cluster."""
+def _on_cluster_change(raising: str, forgetting: str) -> Any:
+    """Declare the option of the clients that can continue with another cluster. `raising`,
+    `forgetting`: what the client does with "raise", and with "adopt" besides forgetting."""
     return choice(
         {"raise": "raise", "adopt": "adopt"},
         "raise",
         "what to do when no broker of the client's cluster responds and the bootstrap addresses"
-        ' lead to another cluster: `"raise"` `ClusterChangedError` once a minute, until the cluster'
+        f' lead to another cluster: `"raise"`: {raising}, until the cluster'
         ' responds again; or, for a failover behind one name, `"adopt"` the other cluster'
-        " and forget what was known of the earlier one: a member rejoins, and positions are looked"
-        " up anew ([another cluster](operating.md#another-cluster-at-the-same-address))",
+        f" and forget what was known of the earlier one: {forgetting}"
+        " ([another cluster](operating.md#another-cluster-at-the-same-address))",
     )
 
 
@@ -231,7 +232,10 @@ class _MembershipOptions(CommonOptions):
         has_type=lambda value: hasattr(value, "create_member"),
         expected="a ZooKeeperMembership",
     )
-    on_cluster_change: str = _on_cluster_change()
+    on_cluster_change: str = _on_cluster_change(
+        "raise `ClusterChangedError` once a minute",
+        "a member rejoins, and positions are looked up anew",
+    )
     rebalance_timeout: float = milliseconds(
         1,
         300_000,
@@ -638,8 +642,9 @@ class ProducerOptions(CommonOptions):
         1,
         None,
         "how long a transaction may be open before the coordinator aborts it, such as one of a"
-        " producer that died; until then `read_committed` readers of its partitions wait. The"
-        " client aborts it after 0.8 of that. `None`: 60,000, and 10,000 in `transactions()`",
+        " producer that died; until then `read_committed` readers of its partitions wait. After 0.8"
+        " of that the client aborts it if records are not acknowledged, or if it is one of"
+        " `transactions()`. `None`: 60,000, and 10,000 in `transactions()`",
     )
     acks: int = option(
         "Literal['all', 0, 1, -1]",
@@ -701,7 +706,10 @@ class ProducerOptions(CommonOptions):
         " waits and `send_nowait` raises `BufferFullError`",
     )
     metadata_max_age: float = milliseconds(1, 300_000, "how old metadata may get")
-    on_cluster_change: str = _on_cluster_change()
+    on_cluster_change: str = _on_cluster_change(
+        "records wait for `delivery_timeout_ms`",
+        "another producer id is requested. Not with a `transactional_id`",
+    )
     delivery_timeout: float = milliseconds(
         1,
         120_000,

@@ -142,8 +142,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 starts with it fences the ones before. Default `None`.
             transaction_timeout_ms: How long a transaction may be open before the coordinator aborts
                 it, such as one of a producer that died; until then `read_committed` readers of its
-                partitions wait. The client aborts it after 0.8 of that. `None`: 60,000, and 10,000
-                in `transactions()`. In milliseconds.
+                partitions wait. After 0.8 of that the client aborts it if records are not
+                acknowledged, or if it is one of `transactions()`. `None`: 60,000, and 10,000 in
+                `transactions()`. In milliseconds.
             enable_idempotence: Whether brokers refuse what is sent twice, and what is out of order;
                 needs `acks='all'`. Without it a retry may write a record twice, and one batch of a
                 partition is in flight. Default `True`; Kafka's `enable.idempotence`.
@@ -186,10 +187,10 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 load balancer or firewall forgets it; the next request opens another one. In
                 milliseconds; default 540,000; Kafka's `connections.max.idle.ms`.
             on_cluster_change: What to do when no broker of the client's cluster responds and the
-                bootstrap addresses lead to another cluster: `"raise"` `ClusterChangedError` once a
-                minute, until the cluster responds again; or, for a failover behind one name,
-                `"adopt"` the other cluster and forget what was known of the earlier one: a member
-                rejoins, and positions are looked up anew. Default `'raise'`.
+                bootstrap addresses lead to another cluster: `"raise"`: records wait for
+                `delivery_timeout_ms`, until the cluster responds again; or, for a failover behind
+                one name, `"adopt"` the other cluster and forget what was known of the earlier one:
+                another producer id is requested. Not with a `transactional_id`. Default `'raise'`.
             close_timeout: Seconds that closing may take, with all that it waits for. Default
                 `10.0`.
         """

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import docstrings
 from measured import ratios, rebalances
-from option_list import options_of_a_consumer
+from option_list import options_of_a_consumer, options_of_a_producer
 
 import kafkagroup
 from kafkagroup import errors, events
@@ -33,6 +33,7 @@ __all__ = [
     "metrics",
     "moves",
     "options_of_a_consumer",
+    "options_of_a_producer",
     "problems",
     "ratios",
     "rebalances",
@@ -40,7 +41,11 @@ __all__ = [
     "spark_options",
 ]
 
-OPTIONS = Path(__file__).parent.parent / "options.md"
+OPTIONS = {
+    Path(__file__).parent.parent / "options.md": options_of_a_consumer,
+    Path(__file__).parent.parent / "producer-options.md": options_of_a_producer,
+}
+"""Page -> what returns its list."""
 
 _REMEDIES = {
     "KafkaGroupError": "Catch it if you treat all errors of Kafka in the same way.",
@@ -188,9 +193,10 @@ def _codes(codes: Iterable[int]) -> str:
 
 
 def write_options() -> None:
-    """Update the list of docs/options.md."""
-    head = OPTIONS.read_text("utf-8").partition("- **")[0]
-    OPTIONS.write_text(head + options_of_a_consumer(), "utf-8")
+    """Update the lists of the pages of options."""
+    for page, listed in OPTIONS.items():
+        head = page.read_text("utf-8").partition("- **")[0]
+        page.write_text(head + listed(), "utf-8")
 
 
 STUB = docstrings.PACKAGE / "__init__.pyi"

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from inspect import signature
 
-from kafkagroup import Consumer
+from kafkagroup import Consumer, Producer
 from kafkagroup._option_kinds import Option, declared
-from kafkagroup.options import ConsumerOptions
+from kafkagroup.options import ConsumerOptions, ProducerOptions
 
-__all__ = ["GROUPS", "options_of_a_consumer", "sentence", "type_and_default"]
+__all__ = [
+    "GROUPS",
+    "options_of_a_consumer",
+    "options_of_a_producer",
+    "sentence",
+    "type_and_default",
+]
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Cluster": (
@@ -71,7 +77,31 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "Requests and retries": ("request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms"),
 }
-"""Purpose -> the options for it, the most used first."""
+"""Purpose -> the options of a consumer for it, the most used first."""
+
+_GROUPS_OF_A_PRODUCER: Mapping[str, tuple[str, ...]] = {
+    "Cluster": (
+        "bootstrap_servers",
+        "security",
+        "client_id",
+        "on_cluster_change",
+        "metadata_max_age_ms",
+        "metadata_recovery_rebootstrap_trigger_ms",
+        "connections_max_idle_ms",
+    ),
+    "Records": ("key_serializer", "value_serializer", "partitioner", "max_request_size"),
+    "Delivery": ("delivery_timeout_ms", "enable_idempotence", "acks", "close_timeout"),
+    "Transactions": ("transactional_id", "transaction_timeout_ms"),
+    "Batches and memory": (
+        "linger_ms",
+        "batch_size",
+        "compression_type",
+        "compression_level",
+        "buffer_memory",
+    ),
+    "Requests and retries": ("request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms"),
+}
+"""As `GROUPS`, of a producer."""
 
 
 def sentence(text: str) -> str:
@@ -86,18 +116,27 @@ def type_and_default(option: Option) -> str:
 
 def options_of_a_consumer() -> str:
     """The options of a consumer: an index, then each with type, default and meaning."""
-    options = declared(ConsumerOptions)
-    unlisted = signature(Consumer).parameters.keys() & options.keys()
+    return _options_of(Consumer, ConsumerOptions, GROUPS)
+
+
+def options_of_a_producer() -> str:
+    """As `options_of_a_consumer`, of a producer."""
+    return _options_of(Producer, ProducerOptions, _GROUPS_OF_A_PRODUCER)
+
+
+def _options_of(client: type, declaration: type, groups: Mapping[str, tuple[str, ...]]) -> str:
+    options = declared(declaration)
+    unlisted = signature(client).parameters.keys() & options.keys()
     lines = []
-    for purpose, names in GROUPS.items():
+    for purpose, names in groups.items():
         links = ", ".join(f"[`{name}`](#{name})" for name in names)
         lines.append(f"- **[{purpose}](#{purpose.lower().replace(' ', '-')})**: {links}")
     lines.append("")
-    for purpose, names in GROUPS.items():
+    for purpose, names in groups.items():
         lines += [f"## {purpose}", ""]
         for name in names:
             unlisted.remove(name)
             option = options[name]
             lines += [f"### `{name}`", "", type_and_default(option), "", sentence(option.text), ""]
-    assert not unlisted, f"not in `GROUPS`: {sorted(unlisted)}"
+    assert not unlisted, f"in no group: {sorted(unlisted)}"
     return "\n".join(lines)
