@@ -63,6 +63,7 @@ from kafkagroup.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from kafkagroup.wire.messages.transactions import EndTxnRequest
 from kafkagroup.wire.records import read_batches
 from kafkagroup.wire.schema import (
     BYTES,
@@ -604,6 +605,43 @@ def test_what_does_not_exist_is_named() -> None:
         kafka.produce("typo", ["lost"])
     with pytest.raises(ConfigurationError, match="expected an error code for a partition"):
         kafka.fail(OffsetFetchRequest, Close(), partition=TopicPartition("t", 0))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"api": "ProduceRequest"}, "expected a class of requests"),
+        ({"action": "NOT_COORDINATOR"}, "expected an error code, Change"),
+        ({"partition": 0}, "expected a TopicPartition"),
+        (
+            {"api": EndTxnRequest, "partition": TopicPartition("t", 0)},
+            "EndTxnRequest cannot fail for a partition",
+        ),
+        ({"executed": True}, "executed=True needs a partition"),
+        (
+            {"api": FetchRequest, "partition": TopicPartition("t", 0), "executed": True},
+            "FetchRequest cannot fail for executed=True; only ProduceRequest",
+        ),
+    ],
+)
+def test_a_fault_that_could_hit_no_request_is_refused(given: Any, message: str) -> None:
+    """A test with it would pass without testing anything."""
+    arguments = {"api": ProduceRequest, "action": ErrorCode.NOT_LEADER_OR_FOLLOWER} | given
+    with EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        with pytest.raises(ConfigurationError, match=message):
+            kafka.fail(**arguments)
+
+
+def test_configs_and_settings_of_wrong_types_are_refused() -> None:
+    """The next DescribeConfigs ended the broker."""
+    wrong: Any = {"max.message.bytes": 2048}
+    with EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        with pytest.raises(ConfigurationError, match="expected a string, such as '2048'"):
+            kafka.create_topic("new", configs=wrong)
+        with pytest.raises(ConfigurationError, match="expected a string, such as '2048'"):
+            kafka.set_topic_configs("t", wrong)
+    with pytest.raises(ConfigurationError, match=r"transaction.version is 0, 1 or 2, not 7"):
+        BrokerSettings(transaction_version=7)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

@@ -8,10 +8,48 @@ from typing import Any
 
 import attrs
 
+from kafkagroup.errors import ConfigurationError
 from kafkagroup.types import TopicPartition
+from kafkagroup.wire.messages.fetch import FetchRequest
+from kafkagroup.wire.messages.offsets import (
+    ListOffsetsRequest,
+    OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
+)
+from kafkagroup.wire.messages.produce import ProduceRequest
+from kafkagroup.wire.messages.transaction_admin import (
+    DescribeProducersRequest,
+    WriteTxnMarkersRequest,
+)
 from kafkagroup.wire.schema import Request
 
-__all__ = ["Action", "Change", "Close", "Delay", "Fault", "Faults", "Late", "Swallow", "Throttle"]
+__all__ = [
+    "PARTITION_APIS",
+    "Action",
+    "Change",
+    "Close",
+    "Delay",
+    "Fault",
+    "Faults",
+    "Late",
+    "Swallow",
+    "Throttle",
+    "check_fault",
+]
+
+PARTITION_APIS: tuple[type[Request[Any]], ...] = (
+    DescribeProducersRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+    WriteTxnMarkersRequest,
+)
+"""The requests of which one partition's entry can be given an error code."""
+
+_EXECUTED_APIS = (ProduceRequest, WriteTxnMarkersRequest)
+"""Those that can be executed for the partition nevertheless."""
 
 
 @attrs.frozen
@@ -122,6 +160,31 @@ class Fault:
             and (self.times is None or self.hits < self.times)
             and self.node_id in (None, node_id)
         )
+
+
+def check_fault(fault: Fault) -> None:
+    """Raises: ConfigurationError for a rule that could never apply."""
+    api, partition = fault.api, fault.partition
+    if not (isinstance(api, type) and issubclass(api, Request)):
+        raise ConfigurationError(f"api={api!r}; expected a class of requests, as ProduceRequest")
+    if not isinstance(fault.action, Action):
+        raise ConfigurationError(
+            f"action={fault.action!r}; expected an error code, Change, Close, Delay, Late, Swallow"
+            " or Throttle"
+        )
+    if partition is None:
+        if fault.executed:
+            raise ConfigurationError("executed=True needs a partition; use Change otherwise")
+        return
+    if not isinstance(partition, TopicPartition):
+        raise ConfigurationError(f"partition={partition!r}; expected a TopicPartition")
+    if not isinstance(fault.action, int):
+        raise ConfigurationError(f"action={fault.action!r}; expected an error code for a partition")
+    for apis, is_meant in ((PARTITION_APIS, True), (_EXECUTED_APIS, fault.executed)):
+        if is_meant and api not in apis:
+            what = "executed=True" if apis is _EXECUTED_APIS else "a partition"
+            names = ", ".join(one.__name__ for one in apis)
+            raise ConfigurationError(f"{api.__name__} cannot fail for {what}; only {names} can")
 
 
 class Faults:

@@ -21,12 +21,12 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kafkagroup.errors import BrokerError, ConfigurationError, ErrorCode, IllegalStateError
 from kafkagroup.testing.embedded.cluster import Cluster, Partition
-from kafkagroup.testing.embedded.faults import Action, Fault, Faults
+from kafkagroup.testing.embedded.faults import Action, Fault, Faults, check_fault
 from kafkagroup.testing.embedded.oauthbearer import TokenUser
 from kafkagroup.testing.embedded.producer_states import ProducerState
 from kafkagroup.testing.embedded.sasl import MECHANISMS, Accounts
 from kafkagroup.testing.embedded.server import Seen, Server
-from kafkagroup.testing.embedded.settings import BrokerSettings
+from kafkagroup.testing.embedded.settings import BrokerSettings, check_transaction_version
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.batch_writing import NewRecord, encode_batch
 from kafkagroup.wire.messages.group import DescribedGroup
@@ -276,15 +276,19 @@ class EmbeddedKafka:
     def create_topic(
         self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic, with options by Kafka's names. Raises: BrokerError."""
+        """Create a topic, with options by Kafka's names. Raises: BrokerError; ConfigurationError
+        for a value that is no string."""
+        _check_configs(configs or {})
         self._call(self._cluster.create_topic, name, partitions, configs)
 
     def set_topic_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
         """Set options of a topic, by Kafka's names; None resets one to its default.
 
         The docstring of the package lists the options that have an effect. Raises: BrokerError for
-        an unknown topic or option, or an invalid value.
+        an unknown topic or option, or an invalid value; ConfigurationError for one that is no
+        string.
         """
+        _check_configs(configs)
         found = self._cluster.topics.get(topic)
         if found is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
@@ -398,8 +402,7 @@ class EmbeddedKafka:
     def set_transaction_version(self, version: int) -> None:
         """Change the finalized feature `transaction.version`, which ApiVersions reports to clients.
         Raises: ConfigurationError unless it is 0, 1 or 2."""
-        if version not in (0, 1, 2):
-            raise ConfigurationError(f"transaction.version is 0, 1 or 2, not {version}")
+        check_transaction_version(version)
         self._call(self._cluster.set_transaction_version, version)
 
     # ------------------------------------------------------------ groups
@@ -447,15 +450,16 @@ class EmbeddedKafka:
         `Close(before=True)` prevents the execution. `node_id` and `when` select requests. If
         several faults match a request, the oldest one applies.
 
-        With a `partition`, `action` must be an error code (else ConfigurationError), and `when` has
-        no effect. Only the entry of that partition has the error code, in the next `times`
-        responses to DescribeProducers, Fetch, ListOffsets, OffsetFetch, OffsetForLeaderEpoch,
-        Produce or WriteTxnMarkers that have such an entry. With `executed`, the records that a
-        Produce has for that partition, or the marker, are appended all the same.
+        With a `partition`, `action` must be an error code, and `when` has no effect. Only the entry
+        of that partition has the error code, in the next `times` responses to DescribeProducers,
+        Fetch, ListOffsets, OffsetFetch, OffsetForLeaderEpoch, Produce or WriteTxnMarkers that have
+        such an entry. With `executed`, the records that a Produce has for that partition, or the
+        marker, are appended all the same.
+
+        Raises: ConfigurationError for a fault that could hit no request.
         """
-        if partition is not None and not isinstance(action, int):
-            raise ConfigurationError(f"action={action!r}; expected an error code for a partition")
         fault = Fault(api, action, times, node_id, when, partition, executed)
+        check_fault(fault)
         self._call(self._faults.rules.append, fault)
         return fault
 
@@ -463,3 +467,9 @@ class EmbeddedKafka:
         """Return those of the last 10,000 requests that are of one type, or all; oldest first."""
         seen = self._call(lambda: tuple(self._server.seen))
         return [one for one in seen if api in (None, one.api)]
+
+
+def _check_configs(configs: Mapping[str, object]) -> None:
+    for name, value in configs.items():
+        if value is not None and not isinstance(value, str):
+            raise ConfigurationError(f"{name}={value!r}; expected a string, such as {str(value)!r}")

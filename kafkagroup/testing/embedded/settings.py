@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
-__all__ = ["BrokerSettings"]
+from kafkagroup.errors import ConfigurationError
+
+__all__ = ["BrokerSettings", "check_transaction_version"]
+
+
+def check_transaction_version(version: int) -> None:
+    """Raises: ConfigurationError unless it is a level of the feature `transaction.version`."""
+    if version not in (0, 1, 2):
+        raise ConfigurationError(f"transaction.version is 0, 1 or 2, not {version!r}")
+
+
+def _is_transaction_version(_: object, __: Any, version: int) -> None:
+    check_transaction_version(version)
 
 
 @attrs.frozen
@@ -47,7 +61,7 @@ class BrokerSettings:
     """Fetch sessions per node; 0 disables them."""
     connections_max_reauth: float = 0.0
     """Lifetime of a SASL session, after which the client must re-authenticate; 0: unlimited."""
-    transaction_version: int = 2
+    transaction_version: int = attrs.field(default=2, validator=_is_transaction_version)
     """The finalized feature `transaction.version`: 0, 1, or 2, where an epoch ends with each
     transaction (KIP-890). See `EmbeddedKafka.set_transaction_version`."""
     transaction_max_timeout: float = 900.0
