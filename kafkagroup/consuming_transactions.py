@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 from functools import partial
 from typing import TYPE_CHECKING, Generic
 
 import anyio
 
+from kafkagroup._backoff import backoff
 from kafkagroup._generic import K_co, K_contra, V_co, V_contra
 from kafkagroup._public import public
+from kafkagroup._values import evolve
 from kafkagroup.consume.commits import Commit
+from kafkagroup.consume.progress import UNKNOWN
 from kafkagroup.consume.partitions import check_interval, check_record_limit
 from kafkagroup.errors import (
     BrokerError,
@@ -43,10 +47,15 @@ if TYPE_CHECKING:
 
     from kafkagroup.consume.owned import OwnedPartition
     from kafkagroup.consumer import Consumer
+    from kafkagroup.options import ProducerOptions
 
 __all__ = ["ConsumingTransaction", "ConsumingTransactions"]
 
 logger = logging.getLogger(__name__)
+
+_MAX_POLL = 0.2
+"""Seconds that a poll for more records may take: while it lasts, a rebalance or the close waits for
+the records that were taken."""
 
 
 class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
@@ -70,6 +79,7 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
         self._consumer = consumer
         self._max_records = max_records
         self._max_interval = max_interval
+        self._aborts = Aborts()
 
     def __aiter__(self) -> ConsumingTransactions[K_co, V_co, K_contra, V_contra]:
         return self
@@ -86,12 +96,13 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
             raise IllegalStateError(
                 "a transaction with records of this consumer is open; end it first"
             )
-        transaction = ConsumingTransaction(self._producer, consumer)
+        transaction = ConsumingTransaction(self._producer, consumer, self._aborts)
         try:
             consumer._check_transactional()
             if consumer._unsettled_transaction is not None:
                 await consumer._unsettled_transaction._settle()
             with self._producer._until_stopped():
+                await self._aborts.pause(self._producer._options)
                 await self._collect(transaction)
             transaction._pass_markers()
         except NotStartedError:  # a ClosedError that must not end the iteration
@@ -127,7 +138,7 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
             if timeout <= 0 or consumer.closed or consumer._session.is_draining:
                 return
             try:
-                transaction._take(await consumer.getmany(left, timeout))
+                transaction._take(await consumer.getmany(left, min(timeout, _MAX_POLL)))
             except IllegalStateError:  # the consumer is used wrongly: nothing to raise again
                 raise
             except Exception as error:
@@ -135,6 +146,20 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
                 # application that seeks past the error's record would skip them.
                 consumer._session.raise_again(error)
                 return
+
+
+class Aborts:
+    """How many transactions of an iteration in a row were aborted so that it continued."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def pause(self, options: ProducerOptions) -> None:
+        """Wait, longer after each abort: as long as the member does not know of a rebalance, the
+        next transaction may be refused as well."""
+        if self.count:
+            first, most = options.retry_backoff, options.retry_backoff_max
+            await anyio.sleep(backoff(self.count, first, most, random.random()))
 
 
 @public
@@ -159,10 +184,14 @@ class ConsumingTransaction(
     """The transaction timeout in seconds, if `transaction_timeout_ms` is not given."""
 
     def __init__(
-        self, producer: TransactionalProducer[K_contra, V_contra], consumer: Consumer[K_co, V_co]
+        self,
+        producer: TransactionalProducer[K_contra, V_contra],
+        consumer: Consumer[K_co, V_co],
+        aborts: Aborts,
     ) -> None:
         super().__init__(producer)
         self._consumer = consumer
+        self._aborts = aborts
         self._records: list[Record[K_co, V_co]] = []
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         """The partitions of the records, in the assignment in which they were delivered."""
@@ -252,6 +281,7 @@ class ConsumingTransaction(
         except BaseException as error:
             if not _continues_after(error):
                 raise
+            self._aborts.count += 1
             logger.warning("a transaction is aborted, and its records come again: %s", error)
         return late is not None  # suppress the cancellation by `_scope`, and nothing else
 
@@ -273,6 +303,7 @@ class ConsumingTransaction(
             self._rewind(self._starts_in_flight())
             raise
         if cause is None:
+            self._aborts.count = 0
             self._consumer._delivery.acknowledgement.is_held = False
             self._consumer._session.complete_in_flight()
         else:
@@ -304,14 +335,23 @@ class ConsumingTransaction(
         committed = await self._consumer.committed(list(self._ends))
         # A transaction commits all of its offsets or none, so one is proof; but not that of a
         # partition that has moved: after an abort, its next owner may have committed the same.
-        # Nor that of an offset from before, which is higher if the application has sought back.
         return any(
-            found is not None
-            and found.offset >= self._ends[tp].offset
-            and found.offset != self._committed_before[tp]
-            and self._is_kept(tp)
+            found is not None and self._is_kept(tp) and self._is_of_this(self._ends[tp], found)
             for tp, found in committed.items()
         )
+
+    def _is_of_this(self, end: OffsetAndMetadata, found: OffsetAndMetadata) -> bool:
+        """Return whether a committed offset is that of this transaction."""
+        return found.metadata == end.metadata if end.metadata else found.offset >= end.offset
+
+    def _sign_ends(self) -> None:
+        """Name the transaction in the metadata of each offset that does not tell by itself whether
+        the transaction has committed: the group may have had the same or a higher one before, if
+        the application has sought back."""
+        for tp, end in self._ends.items():
+            before = self._committed_before[tp]
+            if before == UNKNOWN or before >= end.offset:
+                self._ends[tp] = evolve(end, metadata=self._producer._transaction_name)
 
     def _is_kept(self, tp: TopicPartition) -> bool:
         """Return whether the partition is in the assignment in which its records were delivered."""
@@ -320,6 +360,7 @@ class ConsumingTransaction(
 
     async def _send_all_offsets(self) -> BaseException | None:
         """Send the offsets; return the error that aborts the transaction."""
+        self._sign_ends()
         commits = [
             Commit(self._owned[tp], end, self._topic_ids[tp]) for tp, end in self._ends.items()
         ]

@@ -657,6 +657,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         manager = self._parts()[0]
         return manager.error if manager.has_ended else None
 
+    @property
+    def _transaction_name(self) -> str:
+        """A text that only the open transaction has."""
+        return self._parts()[0].transaction_name
+
     def _late_error(self) -> KafkaGroupError:
         """Return why the open transaction is aborted at its deadline."""
         manager, transaction = self._parts()[0], self._open_transaction

@@ -139,6 +139,12 @@ class TransactionManager:
         return self._state.producer_id, self._state.epoch
 
     @property
+    def transaction_name(self) -> str:
+        """A text that only the open transaction has: its producer id, epoch and number."""
+        state = self._state
+        return f"transaction {state.producer_id}/{state.epoch}/{state.number}"
+
+    @property
     def abort_at(self) -> float:
         """When the client aborts the open transaction: the sender fails the records that are not
         acknowledged, and a commit that waits for records raises. Later the coordinator would abort
