@@ -4,7 +4,9 @@ A record such as `alice 5` adds to the balance of an account. One transaction of
 has the effects of a batch and the position after it, so both are stored or neither. The position
 is moved by compare-and-set: an owner that was frozen while its partition was assigned to another
 finds that the position has moved, and its transaction is rolled back. Positions are read from the
-database when partitions are assigned; nothing is committed to Kafka.
+database when partitions are assigned; nothing is committed to Kafka. Stop the workers before you
+delete a topic: those of one that was still empty would store the records of the next topic of that
+name under the old id.
 """
 
 from __future__ import annotations

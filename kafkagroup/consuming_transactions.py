@@ -22,8 +22,8 @@ from kafkagroup._generic import K_co, K_contra, V_co, V_contra
 from kafkagroup._public import public
 from kafkagroup._values import evolve
 from kafkagroup.consume.commits import Commit
-from kafkagroup.consume.progress import UNKNOWN
 from kafkagroup.consume.partitions import check_interval, check_record_limit
+from kafkagroup.consume.progress import UNKNOWN
 from kafkagroup.errors import (
     BrokerError,
     ClosedError,

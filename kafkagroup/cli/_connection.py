@@ -25,7 +25,7 @@ from kafkagroup import Admin, Consumer, Security
 from kafkagroup._option_kinds import declared, text_types
 from kafkagroup.cli._profiles import Setting, load_profile, others_can_read
 from kafkagroup.errors import ConfigurationError
-from kafkagroup.options import AdminOptions, ConsumerOptions
+from kafkagroup.options import AdminOptions, ConsumerOptions, ProducerOptions
 
 __all__ = ["Connection", "connected", "connection_of", "option_words"]
 
@@ -246,7 +246,7 @@ def _known() -> Mapping[str, _Option]:
     """Return name in Python -> option, of the options that can be set as text."""
     of_clients = {
         name: _Option(_PARSERS[option.text_type], is_secret=False)
-        for options in (ConsumerOptions, AdminOptions)
+        for options in (ConsumerOptions, AdminOptions, ProducerOptions)
         for name, option in declared(options).items()
         if option.text_type is not None
     }

@@ -21,7 +21,13 @@ from kafkagroup.cli._live import ticks
 from kafkagroup.cli._pipes import read_stdin
 from kafkagroup.cli._record_json import PlacedRecord, record_from_json
 from kafkagroup.cli._view import count, print_message
-from kafkagroup.errors import BrokerError, BufferFullError, KafkaGroupError, NotWrittenError
+from kafkagroup.errors import (
+    BrokerError,
+    BufferFullError,
+    ConfigurationError,
+    KafkaGroupError,
+    NotWrittenError,
+)
 from kafkagroup.types import NO_TIMESTAMP, Headers
 from kafkagroup.wire.batch_writing import NewRecord
 
@@ -103,9 +109,7 @@ class _Header(click.ParamType[tuple[str, bytes]]):
     "-z",
     "--compression",
     type=click.Choice([codec.name.lower() for codec in Codec]),
-    default="none",
-    show_default=True,
-    help="The compression of batches.",
+    help="The compression of batches.  [default: none]",
 )
 @click.option(
     "-J", "--json", "as_json", is_flag=True, help="Read lines as `consume --json` prints them."
@@ -118,7 +122,7 @@ def command(
     headers: tuple[tuple[str, bytes], ...],
     partition: int | None,
     keep_partitions: bool,
-    compression: str,
+    compression: str | None,
     as_json: bool,
     connection: Connection,
 ) -> None:
@@ -128,7 +132,8 @@ def command(
     rejected, or not acknowledged in time; earlier lines are written, and later ones may be. Each
     line is written once, also if a response is lost. Keys are partitioned as by Kafka's own
     producers; lines without a key go to one partition for some kilobytes, then to another. The
-    topic must exist. After SIGINT or SIGTERM, the command waits up to 3 s for acknowledgements.
+    topic must exist. -X also takes the options of a producer, such as delivery.timeout.ms. After
+    SIGINT or SIGTERM, the command waits up to 3 s for acknowledgements.
 
     With --json a line is an object with a "value", and optionally "key", "headers" and "timestamp".
     Keys and values are strings, null, or {"base64": "..."}. "topic" and "offset" are ignored, and
@@ -150,14 +155,12 @@ def command(
     else:
         separator = None if key_separator is None else key_separator.encode()
         parse = partial(_from_text, separator, headers)
-    producer = Producer(
-        **{
-            "max_request_size": _MAX_REQUEST,
-            **connection.options(Producer),
-            "compression_type": compression,
-            "close_timeout": _GRACE,
-        }
-    )
+    options = {"max_request_size": _MAX_REQUEST, **connection.options(Producer)}
+    if compression is not None:
+        options["compression_type"] = compression
+    if "transactional_id" in options:
+        raise ConfigurationError("transactional_id: this command writes without transactions")
+    producer = Producer(**options | {"close_timeout": _GRACE})
     # The producer's log is silenced: this command reports the lines that were not written, by their
     # numbers.
     logging.getLogger("kafkagroup.producer").setLevel(logging.CRITICAL)

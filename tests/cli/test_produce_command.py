@@ -23,6 +23,7 @@ from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import BrokerSettings, Close, Delay, Swallow
 from kafkagroup.wire import NewRecord
 from kafkagroup.wire.messages.produce import ProduceRequest
+from kafkagroup.wire.messages.transactions import InitProducerIdRequest
 
 
 @pytest.fixture
@@ -123,6 +124,25 @@ def test_records_are_compressed(kafka: EmbeddedKafka, codec: str) -> None:
     assert done.returncode == 0
     assert values(kafka) == ["x" * 9_000]
     assert len(sent[0].topic_data[0].partition_data[0].records) < 2_000
+
+
+def test_the_options_of_a_producer_may_be_given(kafka: EmbeddedKafka) -> None:
+    """Without IDEMPOTENT_WRITE a broker before 2.8 took no line."""
+    kafka.fail(InitProducerIdRequest, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, times=None)
+    refused = produce(kafka, b"1\n")
+    assert refused.returncode == 1
+    assert b"or set -X enable.idempotence=false" in refused.stderr
+    led = kafka.fail(ProduceRequest, Delay(0.0), when=lambda request: bool(request.acks == 1))
+    chosen = ("-X", "enable.idempotence=false", "-X", "acks=1", "-X", "compression.type=lz4")
+    assert produce(kafka, b"1\n", *chosen).stderr == b"kafkagroup: 1 record written to t\n"
+    assert led.hits == 1
+    began = time.monotonic()
+    kafka.fail(ProduceRequest, ErrorCode.NOT_ENOUGH_REPLICAS, times=None)
+    late = produce(kafka, b"1\n", *chosen[:2], "-X", "delivery.timeout.ms=1000")
+    assert b"NOT_ENOUGH_REPLICAS" in late.stderr
+    assert time.monotonic() - began < 60
+    transactional = produce(kafka, b"", "-X", "transactional.id=tx")
+    assert b"this command writes without transactions" in transactional.stderr
 
 
 def test_headers_are_added_to_every_record(kafka: EmbeddedKafka) -> None:
