@@ -20,9 +20,13 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 _RENAMED = {
     "auto_commit_enable": "enable_auto_commit",
+    "batch_num_messages": "batch_size",
     "brokers": "bootstrap_servers",
     "compression": "compression_type",
     "compression_codec": "compression_type",
+    "compression_gzip_level": "compression_level",
+    "compression_lz4_level": "compression_level",
+    "compression_zstd_level": "compression_level",
     "consumer_group": "group_id",
     "default_api_timeout_ms": "request_timeout_ms",
     "deserializer": "value_deserializer",
@@ -31,6 +35,7 @@ _RENAMED = {
     "group": "group_id",
     "hosts": "bootstrap_servers",
     "max_batch_size": "batch_size",
+    "max_block_ms": "delivery_timeout_ms",
     "message_max_bytes": "max_request_size",
     "message_send_max_retries": "delivery_timeout_ms",
     "message_timeout_ms": "delivery_timeout_ms",
@@ -38,6 +43,9 @@ _RENAMED = {
     "metadata_cluster_check_enable": "on_cluster_change",
     "offsets_channel_backoff_ms": "retry_backoff_ms",
     "partition_assignment_strategy": "assignors",
+    "partitioner_class": "partitioner",
+    "partitioner_ignore_keys": "partitioner",
+    "queue_buffering_max_messages": "buffer_memory",
     "queue_buffering_max_kbytes": "buffer_memory",
     "queue_buffering_max_ms": "linger_ms",
     "queued_max_messages_kbytes": "fetch_max_bytes",
@@ -45,6 +53,7 @@ _RENAMED = {
     "receive_message_max_bytes": "max_frame_bytes",
     "reconnect_backoff_max_ms": "retry_backoff_max_ms",
     "reconnect_backoff_ms": "retry_backoff_ms",
+    "request_required_acks": "acks",
     "retries": "delivery_timeout_ms",
     "socket_timeout_ms": "request_timeout_ms",
     "topic_metadata_refresh_interval_ms": "metadata_max_age_ms",
@@ -52,7 +61,9 @@ _RENAMED = {
 """Another client's option -> the option here."""
 
 _UNITS = {
+    "batch_num_messages": "bytes",
     "message_send_max_retries": "milliseconds",
+    "queue_buffering_max_messages": "bytes",
     "queue_buffering_max_kbytes": "bytes",
     "queued_max_messages_kbytes": "bytes",
     "retries": "milliseconds",
@@ -95,6 +106,8 @@ _SYSTEM = "there is nothing to set: the system's default is used"
 _METRICS = "metrics() returns the figures, and kafkagroup.exporters exports them"
 _QUEUED = "fetch_max_bytes limits what is buffered, in bytes"
 _OF_PRODUCER = "it is an option of Producer"
+_RESULTS = "await send(), or what send_nowait() returns"
+_ADAPTIVE = "partitions with less to send get more of the records without a key"
 
 _ANSWERS = {
     "acks": _OF_PRODUCER,
@@ -106,16 +119,22 @@ _ANSWERS = {
     "client_dns_lookup": "every address that a name has is tried in turn",
     "consumer_timeout_ms": "pass timeout to getmany(), or use getone() within anyio.fail_after()",
     "default_offset_commit_callback": "await commit(), or read events() and metrics()",
+    "delivery_report_only_error": _RESULTS,
+    "dr_cb": _RESULTS,
     "enable_auto_offset_store": "a record counts as processed when you ask for the next one",
+    "enable_gapless_guarantee": "the records of a partition are written in order, or fail",
     "enable_idempotence": _OF_PRODUCER,
     "enable_incremental_fetch_sessions": "they are used where the broker has them",
+    "enable_metrics_push": _METRICS,
     "enable_partition_eof": "compare position() with end_offsets()",
     "error_cb": "errors are raised by the call that they concern",
+    "interceptor_classes": "there are no interceptors: wrap the calls",
     "kafka_client": "each client has its own connections",
     "key_serializer": _OF_PRODUCER,
     "linger_ms": _OF_PRODUCER,
     "logger": "the loggers are named after modules: logging.getLogger('kafkagroup')",
     "loop": "the running event loop is used",
+    "max_in_flight": "there is nothing to set",
     "max_in_flight_requests_per_connection": "there is nothing to set",
     "max_poll_records": "pass max_records to getmany() or batches()",
     "max_request_size": _OF_PRODUCER,
@@ -128,7 +147,10 @@ _ANSWERS = {
     "num_consumer_fetchers": "one connection to each broker fetches, and a second one at need",
     "offsets_commit_max_retries": "a commit is retried until request_timeout_ms expires",
     "on_commit": "await commit(), or read events() and metrics()",
+    "on_delivery": _RESULTS,
     "partitioner": _OF_PRODUCER,
+    "partitioner_adaptive_partitioning_enable": _ADAPTIVE,
+    "partitioner_availability_timeout_ms": _ADAPTIVE,
     "proxy_url": "there are no proxies",
     "queued_max_messages": _QUEUED,
     "queued_max_records": _QUEUED,
@@ -145,9 +167,11 @@ _ANSWERS = {
     "socks5_proxy": "there are no proxies",
     "statistics_interval_ms": _METRICS,
     "stats_cb": _METRICS,
+    "sticky_partitioning_linger_ms": _ADAPTIVE,
     "topic": "topics are positional arguments",
     "topics": "topics are positional arguments",
     "transaction_timeout_ms": _OF_PRODUCER,
+    "transaction_two_phase_commit_enable": "there is no two-phase commit (KIP-939)",
     "transactional_id": _OF_PRODUCER,
     "value_serializer": _OF_PRODUCER,
 }

@@ -144,6 +144,21 @@ def test_every_option_of_the_other_python_clients_is_explained(option: str) -> N
     assert f"; {option}" in answer(Consumer, **{option: 1})
 
 
+def theirs_of_producers() -> set[str]:
+    """Return all options of the producers of other Python clients that Producer lacks."""
+    found = set(inspect.signature(aiokafka.AIOKafkaProducer).parameters)
+    found |= set(kafka.KafkaProducer.DEFAULT_CONFIG)
+    # librdkafka's
+    found |= {"dr_cb", "on_delivery", "partitioner", "queue.buffering.max.messages"}
+    found |= {"request.required.acks", "sticky.partitioning.linger.ms", "batch.num.messages"}
+    return found - options_of(Producer) - {"allow_auto_create_topics"}
+
+
+@pytest.mark.parametrize("option", sorted(theirs_of_producers()))
+def test_every_option_of_their_producers_is_explained(option: str) -> None:
+    assert f"; {option}" in answer(Producer, **{option: 1})
+
+
 def test_the_explanations_name_existing_options() -> None:
     known = set().union(*map(options_of, CLIENTS))
     assert set(_RENAMED.values()) <= known
