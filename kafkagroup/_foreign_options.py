@@ -156,6 +156,7 @@ _ANSWERS = {
     "queued_max_records": _QUEUED,
     "queued_min_messages": _QUEUED,
     "rebalance_listener": "give on_partitions_assigned, on_partitions_revoked, on_partitions_lost",
+    "receive_message_max_bytes": "there is nothing to set",
     "rebalance_max_retries": "joining is retried without limit, and health() tells why it fails",
     "receive_buffer_bytes": _SYSTEM,
     "sasl_kerberos_domain_name": _NO_KERBEROS,
