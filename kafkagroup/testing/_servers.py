@@ -79,7 +79,7 @@ class Server:
         assert self.process is not None
         self.process.send_signal(signal.Signals[name])
         self.is_paused = name == "SIGSTOP"
-        if self.is_paused:
+        if self.is_paused and sys.platform == "linux":  # macOS has no waitid
             # Each of its threads is stopped on its own, and may answer until then.
             with suppress(ChildProcessError):  # it has ended, and another thread knows it
                 os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
