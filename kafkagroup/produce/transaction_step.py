@@ -19,7 +19,7 @@ The rules that the state keeps:
 - A producer that was fenced, or is not known to the coordinator any more, never requests an epoch.
 
 `transaction_state.MOVES` is the whole table of phases. Sources: KIP-98, 360, 447, 890, 1050;
-KAFKA-18019, KAFKA-18227.
+KAFKA-18019, KAFKA-18227, KAFKA-20785.
 """
 
 from __future__ import annotations
@@ -685,6 +685,16 @@ class _Step:
         is_own = bool(state.added or state.groups)
         if code == ErrorCode.INVALID_TXN_STATE and not is_own:
             code = ErrorCode.NONE  # no late request has begun a transaction
+        if (
+            code == ErrorCode.PRODUCER_FENCED
+            and state.ends_epoch
+            and state.commits
+            and not state.is_end_lost
+            and self._timeout_text()
+        ):
+            # The code of coordinators after Kafka 4.3, also if they have aborted the transaction at
+            # its timeout (KAFKA-20785). If another producer has fenced this one, the abort tells.
+            code = ErrorCode.INVALID_TXN_STATE
         action = _action(END_TXN_ACTIONS, code, TransactionAction.FATAL)
         # From version 2 on this code says that there is no transaction to commit, also after an
         # attempt without a response: if that attempt was executed, the repeated one succeeds

@@ -1201,10 +1201,12 @@ def test_an_unknown_producer_id_ends_the_producer(version: int, code: int) -> No
     assert Like(BrokerError, "was idle for") == run.ended[call]
 
 
-def test_version_2_tells_that_the_coordinator_aborted() -> None:
+@pytest.mark.parametrize("code", [E.INVALID_TXN_STATE, E.PRODUCER_FENCED])
+def test_version_2_tells_that_the_coordinator_aborted(code: int) -> None:
+    """After Kafka 4.3 with the code of a fenced producer (KAFKA-20785)."""
     run, call = committing(2)
     run.now += 61.0
-    run.respond(E.INVALID_TXN_STATE)
+    run.respond(code)
     assert (
         Like(
             TransactionAbortedError,
@@ -1216,6 +1218,17 @@ def test_version_2_tells_that_the_coordinator_aborted() -> None:
     run.call(AbortRequested)
     run.respond(producer_id=7, producer_epoch=4)
     assert (run.state.phase, run.state.epoch) == (Phase.READY, 4)
+
+
+def test_version_2_learns_from_the_abort_whether_it_is_fenced() -> None:
+    run, call = committing(2)
+    run.now += 61.0
+    run.respond(E.PRODUCER_FENCED)
+    assert isinstance(run.ended[call], TransactionAbortedError)
+    call = run.call(AbortRequested)
+    run.respond(E.PRODUCER_FENCED)
+    assert isinstance(run.ended[call], ProducerFencedError)
+    assert run.at(Phase.FENCED)
 
 
 def test_version_2_has_nothing_to_commit_for_another_reason() -> None:
