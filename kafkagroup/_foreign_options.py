@@ -172,7 +172,7 @@ _ANSWERS = {
     "topic": "topics are positional arguments",
     "topics": "topics are positional arguments",
     "transaction_timeout_ms": _OF_PRODUCER,
-    "transaction_two_phase_commit_enable": "there is no two-phase commit (KIP-939)",
+    "transaction_two_phase_commit_enable": "there is no two-phase commit",
     "transactional_id": _OF_PRODUCER,
     "value_serializer": _OF_PRODUCER,
 }

@@ -312,7 +312,7 @@ _HANDLERS: dict[type[Request[Any]], Callable[..., None]] = {
     TxnOffsetCommitRequest: _immediate(transaction_requests.commit_offsets),
     WriteTxnMarkersRequest: _immediate(
         lambda cluster, node_id, request, caller: transaction_admin.write_markers(
-            cluster, node_id, request
+            cluster, node_id, request, caller.now
         )
     ),
 }

@@ -275,11 +275,13 @@ class Cluster:
         pending = self.pending_offsets.get(group_id, {})
         return frozenset(tp for offsets in pending.values() for tp in offsets)
 
-    def _write_markers(self, transaction: Transaction, identity: Identity, commits: bool) -> None:
+    def _write_markers(
+        self, transaction: Transaction, identity: Identity, commits: bool, now: float
+    ) -> None:
         """End a transaction in its partitions, and commit or drop its offsets."""
         for tp in sorted(transaction.partitions):
             if (partition := self.partition(*tp)) is not None:
-                self.write_marker(partition, identity, commits=commits)
+                self.write_marker(partition, identity, now, commits=commits)
         for group_id in transaction.groups:
             pending = self.pending_offsets.get(group_id, {}).pop(identity.producer_id, {})
             if commits:
@@ -288,9 +290,16 @@ class Cluster:
         self.wake_fetches()
 
     def write_marker(
-        self, partition: Partition, identity: Identity, *, commits: bool, coordinator_epoch: int = 0
+        self,
+        partition: Partition,
+        identity: Identity,
+        now: float,
+        *,
+        commits: bool,
+        coordinator_epoch: int = 0,
     ) -> None:
-        """Append a marker, which ends the producer's transaction in this partition."""
+        """Append a marker, which ends the producer's transaction in this partition. `now` is on the
+        clock of `timers`."""
         value = _MARKER_VALUE.pack(0, coordinator_epoch)
         marker = encode_batch(
             [NewRecord(_MARKER_KEY.pack(0, commits), value, int(self.wall() * 1000))],
@@ -300,7 +309,7 @@ class Cluster:
             control=True,
         )
         partition.log.append(marker)
-        partition.log.producers.note_marker(identity.producer_id, coordinator_epoch)
+        partition.log.producers.note_marker(identity.producer_id, coordinator_epoch, now)
 
     # ------------------------------------------------------------ nodes
 

@@ -72,7 +72,7 @@ class _Producer:
     coordinator_epoch: int = -1
     """The coordinator epoch of the last marker; -1 without one."""
     seen_at: float = 0.0
-    """When the producer last wrote, in seconds on the clock of the callers."""
+    """When its last batch or marker was written, in seconds on the clock of the callers."""
 
 
 class ProducerStates:
@@ -140,10 +140,11 @@ class ProducerStates:
 
     # ------------------------------------------------------------ changes
 
-    def note_marker(self, producer_id: int, coordinator_epoch: int) -> None:
-        """Note the coordinator epoch of the producer's last marker. Called after `on_append`, which
-        does not read it from the marker."""
-        self._producers[producer_id].coordinator_epoch = coordinator_epoch
+    def note_marker(self, producer_id: int, coordinator_epoch: int, now: float) -> None:
+        """Note the coordinator epoch of the producer's last marker, and when it was written. Called
+        after `on_append`, which does not read the epoch from the marker, and knows no time."""
+        known = self._producers[producer_id]
+        known.coordinator_epoch, known.seen_at = coordinator_epoch, now
 
     def note_use(self, producer_id: int, now: float) -> None:
         """Note that a producer wrote now. Called after `on_append`, which knows no time."""

@@ -165,10 +165,10 @@ def describe_producers(
 
 
 def write_markers(
-    cluster: Cluster, node_id: int, request: WriteTxnMarkersRequest
+    cluster: Cluster, node_id: int, request: WriteTxnMarkersRequest, now: float
 ) -> WriteTxnMarkersResponse:
     """Write markers to the partitions that this node leads. The transaction coordinator is not
-    asked, and does not learn of them."""
+    asked, and does not learn of them. `now` is on the clock of `cluster.timers`."""
 
     def answer_one(
         marker: WritableTxnMarker, topic: str, index: int
@@ -189,6 +189,7 @@ def write_markers(
             cluster.write_marker(
                 partition,
                 identity,
+                now,
                 commits=marker.transaction_result,
                 coordinator_epoch=marker.coordinator_epoch,
             )

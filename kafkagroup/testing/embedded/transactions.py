@@ -77,9 +77,9 @@ class Transaction:
     none."""
 
 
-WriteMarkers = Callable[[Transaction, Identity, bool], None]
+WriteMarkers = Callable[[Transaction, Identity, bool, float], None]
 """Writes the markers of a transaction, with this identity; the bool is whether the transaction
-commits."""
+commits, the number the time on the clock of `timers`."""
 
 
 class TransactionCoordinator:
@@ -274,7 +274,7 @@ class TransactionCoordinator:
         found.identity, found.state = following, prepared
 
         def complete(at: float) -> None:
-            self._write_markers(found, marker, commits)
+            self._write_markers(found, marker, commits, at)
             found.partitions.clear()
             found.groups.clear()
             found.state = (
