@@ -23,8 +23,6 @@ from kafkagroup.wire.batch_writing import EncodedRecords
 
 __all__ = ["Accumulator", "check_topic", "read_headers"]
 
-_NO_HEADERS: Headers = ()
-
 _RECORD_OVERHEAD = 48
 """Bytes that count for each record besides its key, value and headers: encoding adds no more."""
 
@@ -109,7 +107,8 @@ class Accumulator:
             size += len(key)
         if value is not None:
             size += len(value)
-        if headers is not _NO_HEADERS and headers is not None:
+        # No check whether `headers` is empty: an array would raise.
+        if headers if type(headers) is tuple else headers is not None:
             headers = read_headers(headers)
             for name, content in headers:
                 # The name and the content each have a length of up to 5 bytes before them.
