@@ -76,7 +76,7 @@ _HIGHEST_VERSION = 12
 """The highest version of Produce that is sent: later ones name topics by id."""
 
 _PROMPT_ATTEMPTS = 2
-"""The number of attempts after which a batch is sent to another leader without a pause."""
+"""Attempts up to which a batch is sent to another leader without a pause."""
 
 _LATE_PAUSE = 1.0
 """Seconds between two checks of a transaction that is open after its deadline."""

@@ -24,7 +24,6 @@ from kafkagroup.wire.messages.transaction_admin import (
 from kafkagroup.wire.schema import Request
 
 __all__ = [
-    "PARTITION_APIS",
     "Action",
     "Change",
     "Close",
@@ -37,7 +36,7 @@ __all__ = [
     "check_fault",
 ]
 
-PARTITION_APIS: tuple[type[Request[Any]], ...] = (
+_PARTITION_APIS: tuple[type[Request[Any]], ...] = (
     DescribeProducersRequest,
     FetchRequest,
     ListOffsetsRequest,
@@ -180,7 +179,7 @@ def check_fault(fault: Fault) -> None:
         raise ConfigurationError(f"partition={partition!r}; expected a TopicPartition")
     if not isinstance(fault.action, int):
         raise ConfigurationError(f"action={fault.action!r}; expected an error code for a partition")
-    for apis, is_meant in ((PARTITION_APIS, True), (_EXECUTED_APIS, fault.executed)):
+    for apis, is_meant in ((_PARTITION_APIS, True), (_EXECUTED_APIS, fault.executed)):
         if is_meant and api not in apis:
             what = "executed=True" if apis is _EXECUTED_APIS else "a partition"
             names = ", ".join(one.__name__ for one in apis)

@@ -296,19 +296,24 @@ async def test_a_batch_that_waits_for_the_old_leader_keeps_its_number() -> None:
         assert found == texts(5)
 
 
+def naming(response: ProduceResponse, leader: LeaderIdAndEpoch) -> ProduceResponse:
+    """Return the response with a refusal of its one batch that names the leader (KIP-951)."""
+    (topic,) = response.responses
+    (part,) = topic.partition_responses
+    part = attrs.evolve(
+        part,
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        base_offset=-1,
+        current_leader=leader,
+    )
+    return attrs.evolve(response, responses=(attrs.evolve(topic, partition_responses=(part,)),))
+
+
 async def test_a_leader_that_names_an_earlier_one_is_asked_after_pauses() -> None:
     """It does not know yet that it leads."""
 
     def lags(response: ProduceResponse) -> ProduceResponse:
-        (topic,) = response.responses
-        (part,) = topic.partition_responses
-        part = attrs.evolve(
-            part,
-            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            base_offset=-1,
-            current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=0),
-        )
-        return attrs.evolve(response, responses=(attrs.evolve(topic, partition_responses=(part,)),))
+        return naming(response, LeaderIdAndEpoch(leader_id=2, leader_epoch=0))
 
     async with cluster(2) as kafka:
         kafka.move_leader("t", 0, 1)
@@ -330,15 +335,7 @@ async def test_leaders_that_name_each_other_are_asked_after_pauses() -> None:
 
     def names_the_other(response: ProduceResponse) -> ProduceResponse:
         epoch = next(epochs)
-        (topic,) = response.responses
-        (part,) = topic.partition_responses
-        part = attrs.evolve(
-            part,
-            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            base_offset=-1,
-            current_leader=LeaderIdAndEpoch(leader_id=2 - epoch % 2, leader_epoch=epoch),
-        )
-        return attrs.evolve(response, responses=(attrs.evolve(topic, partition_responses=(part,)),))
+        return naming(response, LeaderIdAndEpoch(leader_id=2 - epoch % 2, leader_epoch=epoch))
 
     async with cluster(2) as kafka, Producer(**SERVERS) as producer:
         kafka.move_leader("t", 0, 1)
