@@ -665,6 +665,8 @@ class BrokerConnection:
         for in_flight in self._in_flight.values():
             in_flight.error = error
             in_flight.done.set()
+        # Responses that were received may yet be read: their callers get the error, not both.
+        self._in_flight.clear()
         if self._reauthenticated is not None:
             self._reauthenticated.set()
         if self._written is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -161,6 +162,37 @@ async def test_on_response_runs_before_the_waiting_task_resumes(network: Any) ->
         "2 raises: not that",
     ]
     assert "1 goes on" in story
+
+
+async def test_the_handler_of_a_failed_request_gets_no_response(network: Any) -> None:
+    """Its caller, told of the failure, repeats what the response has ended. Here both responses
+    come in one read, and in the handling of the first the connection ends."""
+
+    async def handler(peer: Any) -> None:
+        await peer.handshake()
+        asked = [await peer.read() for _ in range(2)]
+        both = b"".join(write_response(incoming, heartbeat_response(0)) for incoming in asked)
+        await peer.stream.send(both)
+        await anyio.sleep_forever()
+
+    network.handlers[HERE] = handler
+    outcomes = Outcomes()
+    handled: list[object] = []
+    async with network, connected() as connection:
+
+        def on_response(response: object) -> None:
+            handled.append(response)
+            connection._end(ConnectionLostError("closed"))
+
+        async def ask(name: str) -> HeartbeatResponse:
+            return await connection.request(heartbeat(name), timeout=1, on_response=on_response)
+
+        async with anyio.create_task_group() as tasks:
+            for name in "12":
+                tasks.start_soon(outcomes.take, name, partial(ask, name))
+                await checkpoint()
+    assert outcomes.of == {"1": heartbeat_response(0), "2": ConnectionLostError}
+    assert handled == [heartbeat_response(0)]
 
 
 async def test_a_timeout_closes_the_connection_and_fails_the_requests_behind_it(
