@@ -19,9 +19,9 @@ _MAX_IDLE = 60.0
 Taken = Sequence[tuple[PartitionQueue, ProduceBatch]]
 """The batches of one request, of which each partition has one at most."""
 
-Exchange = Callable[[Taken, Callable[[], None]], Awaitable[None]]
-"""Sends a request and handles its response; calls the function as soon as the request is on the
-connection."""
+Exchange = Callable[[Taken, Callable[[], None], Callable[[], None]], Awaitable[None]]
+"""Sends a request and handles its response. Calls the first function as soon as the request is on
+the connection, the second one as soon as the response has arrived, before handling it."""
 
 
 class BrokerSender:
@@ -29,6 +29,9 @@ class BrokerSender:
     at a time takes batches, until its request is on the connection; then it has the next task take
     some, and waits for the response. If one task took the batches of all requests, and passed each
     request on to another task, each would be sent one turn of the loop later.
+
+    A response is handled when it arrives, before its task runs again. What its records' senders
+    send next, woken meanwhile, that task takes as soon as it runs.
     """
 
     def __init__(
@@ -48,6 +51,9 @@ class BrokerSender:
         self._max_in_flight = max_in_flight
         self._clock = loop_clock()
         self._in_flight_count = 0
+        self._resuming_count = 0
+        """The number of tasks whose response has arrived, and that have not run since. They take
+        batches when they do, so that no other task need be woken for it."""
         self._is_taking = False
         """Whether a task takes batches, or will as soon as it runs: no other may, so that the
         requests are on the connection in the order in which their batches were taken."""
@@ -64,7 +70,7 @@ class BrokerSender:
         """Have a task take batches, if none does and another request may be sent. That task runs
         after all tasks that are ready to run now, so that what these send goes into the same
         request."""
-        if self._is_taking or not self._may_take():
+        if self._is_taking or self._resuming_count or not self._may_take():
             return
         self._is_taking = True
         if self._idle:
@@ -82,25 +88,25 @@ class BrokerSender:
         while has_work:
             taken = self._take(self._ready) if self._may_take() else ()
             self._is_taking = bool(taken)
-            if taken:
-                await self._send(taken)
-            has_work = await self._wait_idle()
+            is_answered = await self._send(taken) if taken else False
+            has_work = (is_answered and not self._is_taking) or await self._wait_idle()
 
     async def _wait_idle(self) -> bool:
         """Wait until this task shall take batches; return False after a while without work."""
         given = OneShotEvent()
         self._idle.append(given)
-        # Even if this wakes this task, it takes batches only after the event: other tasks that got
-        # responses at the same time act on them first. What follows a batch that was refused must
-        # not be sent before the refusal is known.
+        # Even if this wakes this task, it takes batches only after the event: other tasks whose
+        # requests failed at the same time, with the connection, act on that first. What follows a
+        # batch that was not written must not be sent before that is known.
         self._start_taking()
         if await given.wait(self._clock() + _MAX_IDLE):
             return True
         self._idle.remove(given)
         return False
 
-    async def _send(self, taken: Taken) -> None:
-        is_on_connection = False
+    async def _send(self, taken: Taken) -> bool:
+        """Do one exchange; return whether there was a response."""
+        is_on_connection = is_answered = False
 
         def on_sent() -> None:
             nonlocal is_on_connection
@@ -109,9 +115,19 @@ class BrokerSender:
                 self._is_taking = False
                 self._start_taking()
 
+        def on_answered() -> None:
+            nonlocal is_answered
+            is_answered = True
+            self._in_flight_count -= 1
+            self._resuming_count += 1
+
         self._in_flight_count += 1
         try:
-            await self._exchange(taken, on_sent)
+            await self._exchange(taken, on_sent, on_answered)
         finally:
-            self._in_flight_count -= 1
+            if is_answered:
+                self._resuming_count -= 1
+            else:
+                self._in_flight_count -= 1
             on_sent()  # does nothing if the request was sent
+        return is_answered

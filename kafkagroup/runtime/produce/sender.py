@@ -279,13 +279,28 @@ class Sender:
                 self._ids.request()  # does nothing if there is one
         return batch
 
-    async def _exchange(self, node_id: int, taken: Taken, on_sent: Callable[[], None]) -> None:
+    async def _exchange(
+        self,
+        node_id: int,
+        taken: Taken,
+        on_sent: Callable[[], None],
+        on_answered: Callable[[], None],
+    ) -> None:
         sent_at: float | None = None
 
         def sent() -> None:
             nonlocal sent_at
             sent_at = self._clock()
             on_sent()
+
+        def answered(response: ProduceResponse) -> None:
+            # Called as soon as the response is read: the senders of its records, woken here, run
+            # before this task, which then sends what they write next.
+            on_answered()
+            if sent_at is not None:
+                now = self._clock()
+                self._meter.record(now, now - sent_at)
+            self._on_response(node_id, taken, response)
 
         try:
             if self._transactions is not None:
@@ -323,15 +338,15 @@ class Sender:
                 )
                 self._assume_written(node_id, taken)
                 return
-            response = await broker.request(
+            await broker.request(
                 request,
                 connection_id=_CONNECTION,
                 highest=self._highest_version(),
                 on_sent=sent,
+                on_response=answered,
             )
         except RETRIED_ERRORS as error:
             self._on_no_response(taken, error, was_sent=sent_at is not None)
-            return
         except KafkaGroupError as error:
             for queue, batch in taken:
                 if sent_at is None:
@@ -342,11 +357,6 @@ class Sender:
                     batch.is_maybe_written = True
                     queue.failed(batch, error)
                 self._on_attempt_ended(queue, batch)
-            return
-        if sent_at is not None:
-            now = self._clock()
-            self._meter.record(now, now - sent_at)
-        self._on_response(node_id, taken, response)
 
     async def _encode(self, taken: Taken) -> None:
         for _, batch in taken:

@@ -14,10 +14,10 @@ from kafkagroup.runtime.produce.broker_sender import BrokerSender
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_request_follows_all_responses_that_have_arrived() -> None:
-    """Another one may refuse what comes before the next batch: sent at once, that was written
-    twice."""
-    batches, story, responses = ["A", "B", "C"], [], anyio.Event()
+async def test_a_request_follows_all_failures_that_have_arrived() -> None:
+    """With a connection all its requests fail: one of them is sent again before the next batch,
+    which was written twice when it was sent at once."""
+    batches, story, failed = ["A", "B", "C"], [], anyio.Event()
 
     def take(ready: OrderedDict[Any, None]) -> Any:
         taken = batches.pop(0)
@@ -25,11 +25,13 @@ async def test_a_request_follows_all_responses_that_have_arrived() -> None:
             ready.clear()
         return taken
 
-    async def exchange(taken: Any, on_sent: Callable[[], None]) -> None:
+    async def exchange(
+        taken: Any, on_sent: Callable[[], None], on_answered: Callable[[], None]
+    ) -> None:
         story.append(f"{taken} is sent")
         on_sent()
-        await responses.wait()
-        story.append(f"the response to {taken} is handled")
+        await failed.wait()
+        story.append(f"{taken} has failed")
 
     async with anyio.create_task_group() as tasks:
 
@@ -40,8 +42,47 @@ async def test_a_request_follows_all_responses_that_have_arrived() -> None:
         sender.add("queue")  # type: ignore[arg-type]
         await anyio.sleep(1)
         assert story == ["A is sent", "B is sent"]
-        responses.set()
+        failed.set()
         await anyio.sleep(1)
-        assert sorted(story[2:4]) == [f"the response to {name} is handled" for name in "AB"]
-        assert story[4:] == ["C is sent", "the response to C is handled"]
+        assert sorted(story[2:4]) == [f"{name} has failed" for name in "AB"]
+        assert story[4:] == ["C is sent", "C has failed"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_task_of_a_response_sends_what_was_written_after_it() -> None:
+    """Woken for it, another task would send it one turn of the loop later."""
+    responses: dict[str, tuple[Callable[[], None], anyio.Event]] = {}
+    batches, story, task_count = ["A", "B"], [], 0
+
+    def take(ready: OrderedDict[Any, None]) -> Any:
+        taken = batches.pop(0)
+        ready.clear()
+        return taken
+
+    async def exchange(
+        taken: Any, on_sent: Callable[[], None], on_answered: Callable[[], None]
+    ) -> None:
+        story.append(f"{taken} is sent")
+        on_sent()
+        responses[taken] = on_answered, anyio.Event()
+        await responses[taken][1].wait()
+        story.append(f"the task of {taken} runs")
+
+    async with anyio.create_task_group() as tasks:
+
+        def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
+            nonlocal task_count
+            task_count += 1
+            tasks.start_soon(function)
+
+        sender = BrokerSender(take, exchange, spawn, max_in_flight=2)
+        sender.add("queue")  # type: ignore[arg-type]
+        await anyio.sleep(1)
+        on_answered, resumed = responses["A"]
+        on_answered()
+        resumed.set()
+        sender.add("queue")  # type: ignore[arg-type]
+        await anyio.sleep(1)
+        assert story == ["A is sent", "the task of A runs", "B is sent"]
+        assert task_count == 1
         tasks.cancel_scope.cancel()
