@@ -6,13 +6,13 @@ The table of those names, `_foreign_names`, is imported with the first wrong nam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import CO_COROUTINE, CO_VARARGS, CO_VARKEYWORDS, unwrap
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-__all__ = ["Explained", "explains_unknown_keywords"]
+__all__ = ["Explained", "explains_unknown_keywords", "keyword_error"]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -51,6 +51,27 @@ def _is_public_method(name: str, value: object) -> bool:
     )
 
 
+def keyword_error(method: Callable[..., Any], given: Iterable[str]) -> TypeError:
+    """Return the error of a call with the keywords `given`, of which the method does not have
+    all."""
+    from kafkagroup._foreign_names import unknown_keywords
+
+    code = unwrap(method).__code__
+    names, keywords = _parameters(code)
+    unknown = [name for name in given if name not in keywords]
+    waits = bool(code.co_flags & CO_COROUTINE)
+    return unknown_keywords(method.__qualname__, unknown, names, waits=waits)
+
+
+def _parameters(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the parameters of a method but `self`, and those of them that can be passed by name:
+    not `*args`, and not positional-only ones."""
+    named_count = code.co_argcount + code.co_kwonlyargcount
+    # The parameter of `*args` comes after the named ones.
+    names = frozenset(code.co_varnames[1 : named_count + bool(code.co_flags & CO_VARARGS)])
+    return names, names.intersection(code.co_varnames[code.co_posonlyargcount : named_count])
+
+
 def explains_unknown_keywords(method: Method) -> Method:
     """Decorate a method: its error for an unknown keyword says what to write instead.
 
@@ -58,27 +79,16 @@ def explains_unknown_keywords(method: Method) -> Method:
     none, is called for each record.
     """
     code = unwrap(method).__code__
-    named_count = code.co_argcount + code.co_kwonlyargcount
-    # All parameters but `self`. That of `*args` comes after the named ones.
-    names = frozenset(code.co_varnames[1 : named_count + bool(code.co_flags & CO_VARARGS)])
+    names, keywords = _parameters(code)
     if not names or code.co_flags & CO_VARKEYWORDS:
         return method
-    # Those that can be passed by name: not `*args`, and not positional-only ones.
-    keywords = names.intersection(code.co_varnames[code.co_posonlyargcount : named_count])
-    waits = bool(code.co_flags & CO_COROUTINE)
 
-    def error(given: dict[str, Any]) -> TypeError:
-        from kafkagroup._foreign_names import unknown_keywords
-
-        unknown = [name for name in given if name not in keywords]
-        return unknown_keywords(method.__qualname__, unknown, names, waits=waits)
-
-    if waits:
+    if code.co_flags & CO_COROUTINE:
         # The wrapper is a coroutine function, too: mocks and frameworks check for one.
         @wraps(method)
         async def checked(self: object, *args: Any, **given: Any) -> Any:
             if given and not given.keys() <= keywords:
-                raise error(given)
+                raise keyword_error(method, given)
             return await method(self, *args, **given)
 
     else:
@@ -86,7 +96,7 @@ def explains_unknown_keywords(method: Method) -> Method:
         @wraps(method)
         def checked(self: object, *args: Any, **given: Any) -> Any:
             if given and not given.keys() <= keywords:
-                raise error(given)
+                raise keyword_error(method, given)
             return method(self, *args, **given)
 
     return cast(Method, checked)

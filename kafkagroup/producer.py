@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import random
+from asyncio import _get_running_loop  # the public function raises without a loop
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import get_ident
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar
 
 import anyio
 
 from kafkagroup._backend import asyncio_loop
 from kafkagroup._client_name import client_name
+from kafkagroup._explained import keyword_error
 from kafkagroup._generic import K_co, K_contra, KeyValueSink, V_co, V_contra
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
@@ -318,6 +320,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         partition: int | None = None,
         headers: Headers = (),
         timestamp: int | None = None,
+        **unknown: Never,
     ) -> RecordMetadata:
         """Write a record; return where it is when it is acknowledged. Waits for room while
         `buffer_memory` is used up; calls get room in the order in which they began to wait.
@@ -334,14 +337,12 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         ClosedError. With a `transactional_id` also IllegalStateError outside of a transaction, and
         TransactionAbortedError in one that has failed.
         """
-        # Nearly always the producer accepts records, in this loop (on trio: in this thread), and
-        # needs no further checks.
-        accepting, loop = self._accepting_thread, asyncio_loop()
-        if (
-            accepting is None
-            or loop is not self._loop
-            or (loop is None and accepting != get_ident())
-        ):
+        # `Explained` would wrap a method without `unknown`, in a second coroutine for each record.
+        if unknown:
+            raise keyword_error(Producer.send, unknown)
+        # Nearly always the producer runs on asyncio and accepts records, and this is its loop.
+        loop = self._loop
+        if self._accepting_thread is None or loop is None or _get_running_loop() is not loop:
             self._check_accepts()
         encoded_key: Any = key
         encoded_value: Any = value
@@ -354,7 +355,10 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             headers = read_headers(headers)  # the record may be added twice, an iterator read once
         if not self._room_waiters:  # else they would wait longer for this record
             try:
-                future = self._add(topic, partition, encoded_key, encoded_value, headers, timestamp)
+                # As `_add`, without the call.
+                batch = self._accumulator.add(
+                    topic, partition, encoded_key, encoded_value, headers, timestamp
+                )
             except BufferFullError:
                 deadline = self._deadline()
             except ConfigurationError:
@@ -362,7 +366,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
                 if not await self._finds_partition(topic, partition, deadline):
                     raise
             else:
-                return await future
+                return await RecordFuture(batch, loop)
         else:
             deadline = self._deadline()
         record = (topic, partition, encoded_key, encoded_value, headers, timestamp)
