@@ -252,7 +252,7 @@ class ConsumingTransaction(
         except BaseException:
             self._rewind()
             raise
-        self._scope.deadline = self._producer._transaction_deadline
+        self._scope.deadline = self._transactions.deadline
         self._scope.__enter__()
         return self._records
 
@@ -269,13 +269,13 @@ class ConsumingTransaction(
             # Of the block, with the cancellation in a group; or a RuntimeError because another task
             # ends the block, as asyncio does for an async generator that is not closed.
             self._scope.deadline = math.inf  # or it would cancel the task that began the block
-            await self._producer._run_shielded(partial(self._end, error))
+            await self._transactions.run_shielded(partial(self._end, error))
             raise
         late = None
         if self._scope.cancelled_caught:
-            late = TransactionAbortedError(self._producer._late_error())
+            late = TransactionAbortedError(self._transactions.late_error())
         try:
-            await self._producer._run_shielded(partial(self._end, late or exc_value))
+            await self._transactions.run_shielded(partial(self._end, late or exc_value))
             if late is not None:
                 raise late
         except BaseException as error:
@@ -351,7 +351,7 @@ class ConsumingTransaction(
         for tp, end in self._ends.items():
             before = self._committed_before[tp]
             if before == UNKNOWN or before >= end.offset:
-                self._ends[tp] = evolve(end, metadata=self._producer._transaction_name)
+                self._ends[tp] = evolve(end, metadata=self._transactions.manager.transaction_name)
 
     def _is_kept(self, tp: TopicPartition) -> bool:
         """Return whether the partition is in the assignment in which its records were delivered."""
@@ -365,7 +365,7 @@ class ConsumingTransaction(
             Commit(self._owned[tp], end, self._topic_ids[tp]) for tp, end in self._ends.items()
         ]
         try:
-            await self._producer._send_commits(self._consumer, commits)
+            await self._send_commits(self._consumer, commits)
         except KafkaGroupError as error:
             return error
         return None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 from asyncio import _get_running_loop  # the public function raises without a loop
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from time import time_ns
@@ -21,13 +20,11 @@ from kafkagroup._explained import keyword_error
 from kafkagroup._generic import K_co, K_contra, KeyValueSink, V_co, V_contra
 from kafkagroup._option_kinds import takes_options
 from kafkagroup._public import public
-from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.consuming_transactions import ConsumingTransactions
 from kafkagroup.errors import (
     BufferFullError,
     ClosedError,
     ClusterChangedError,
-    CommitFailedError,
     ConfigurationError,
     ErrorCode,
     IllegalStateError,
@@ -35,20 +32,19 @@ from kafkagroup.errors import (
     NotStartedError,
     NotWrittenError,
     RequestTimeoutError,
-    TransactionAbortedError,
     broker_error,
 )
 from kafkagroup.options import ProducerOptions
 from kafkagroup.produce.accumulator import Accumulator, check_topic, read_headers
-from kafkagroup.produce.identity import Identities, ProducerIdentity
+from kafkagroup.produce.identity import Identities
 from kafkagroup.produce.partition_queue import MAX_IN_FLIGHT
-from kafkagroup.produce.transaction_vocabulary import GroupIdentity
 from kafkagroup.runtime.client.connection_options import connection_options
 from kafkagroup.runtime.client.late_modules import PRODUCE, LateModules
 from kafkagroup.runtime.client.service import Service
 from kafkagroup.runtime.consume.health import Health, HealthProblem, check_troubles, not_well
 from kafkagroup.runtime.member.event_feed import EventFeed, GroupEvents
 from kafkagroup.runtime.produce.metrics import ProducerMetrics
+from kafkagroup.runtime.produce.producer_transactions import ProducerTransactions
 from kafkagroup.runtime.produce.record_future import RecordFuture
 from kafkagroup.runtime.produce.room import Room
 from kafkagroup.runtime.produce.sender import Sender
@@ -68,7 +64,6 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from kafkagroup.callbacks import Partitioner, Serializer
-    from kafkagroup.consume.commits import Commit
     from kafkagroup.consumer import Consumer
     from kafkagroup.wire.batch_writing import EncodedRecords
 
@@ -214,19 +209,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._identities: Identities | None = None
         if options.enable_idempotence:
             self._identities = Identities(is_coordinated=options.transactional_id is not None)
-        self._transactions: TransactionManager | None = None
-        """Runs the transactions of a producer that has a `transactional_id`."""
-        self._open_transaction: Transaction[K_contra, V_contra] | None = None
-        self._on_commit: list[Callable[[], None]] = []
-        """Functions to call when the open transaction is committed: they note its offsets as the
-        group's committed ones."""
-        self._pending_ends: set[OneShotEvent] = set()
-        """An event for each commit or abort that is running, set when it ends."""
-        self._record_wait: anyio.CancelScope | None = None
-        """The scope in which the latest commit or abort waits, or has waited, for records."""
-        self._record_wait_deadline = math.inf
-        """When commits and aborts stop waiting for records, on the loop's clock. Infinity until the
-        producer closes: then the rest of the time is for the abort."""
+        self._transactions: ProducerTransactions | None = None
+        """The transactions of a producer that has a `transactional_id`; None before its start."""
         self._feed = EventFeed()
         self._troubles = Troubles(self._feed.publish)
         self._tasks: TaskGroup | None = None
@@ -268,22 +252,19 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         await cluster.refresh()
         # `on_changed` does nothing: the error of a late record names the change as its cause.
         cluster.watch_identity(on_changed=lambda _: None, on_adopted=self._on_cluster_adopted)
+        manager: TransactionManager | None = None
         if options.transactional_id is not None:
-            self._transactions = TransactionManager(
-                cluster,
-                tasks,
-                options.transactional_id,
-                timeout_ms=round(
-                    1000 * (options.transaction_timeout or Transaction._default_timeout)
-                ),
+            timeout = options.transaction_timeout or Transaction._default_timeout
+            manager = TransactionManager(
+                cluster, tasks, options.transactional_id, timeout_ms=round(1000 * timeout)
             )
-            self._transactions.on_failed = self._stop_accepting
-            await self._transactions.initialize(anyio.current_time() + options.delivery_timeout)
+            await manager.initialize(anyio.current_time() + options.delivery_timeout)
+        spawn = partial(self._spawn, tasks)
         self._sender = Sender(
             cluster,
             self._accumulator,
             self._identities,
-            partial(self._spawn, tasks),
+            spawn,
             acks=options.acks,
             codec=options.compression_type,
             level=options.compression_level,
@@ -291,17 +272,31 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             delivery_timeout=options.delivery_timeout,
             max_request_size=options.max_request_size,
             metadata_max_age=options.metadata_max_age,
-            transactions=self._transactions,
+            transactions=manager,
         )
         self._sender.outcomes.on_room = self._room.notify
         self._sender.start()
         assert self._origin is not None
         self._accumulator.on_begin = self._origin.check_running
-        if self._transactions is None:
-            self._accepting_thread = get_ident()
+        if manager is None:
+            self._set_accepting(True)
+            return
+        assert self._identities is not None  # a transactional producer is idempotent
+        self._transactions = ProducerTransactions(
+            manager,
+            self._sender,
+            self._accumulator,
+            self._identities,
+            spawn,
+            delivery_timeout=options.delivery_timeout,
+            request_timeout=options.request_timeout,
+            check_open=self._check_open,
+            until_stopped=self._until_stopped,
+            set_accepting=self._set_accepting,
+        )
 
-    def _stop_accepting(self) -> None:
-        self._accepting_thread = None
+    def _set_accepting(self, accepts: bool) -> None:
+        self._accepting_thread = get_ident() if accepts else None
 
     def _on_cluster_adopted(self, _: ClusterChangedError) -> None:
         """Request an id of the adopted cluster: there the present one may be that of another
@@ -611,202 +606,17 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         if self._options.transactional_id is None:
             raise ConfigurationError("transactions need a producer with a transactional_id")
 
-    def _open_parts(self) -> tuple[TransactionManager, Sender]:
-        """Return the parts of an open producer. Raises: as `_check_open`."""
+    def _started_transactions(self) -> ProducerTransactions:
+        """Return the transactions of a producer with a `transactional_id`. Raises: as
+        `_check_open`."""
         self._check_open()
-        return self._parts()
-
-    def _parts(self) -> tuple[TransactionManager, Sender]:
         assert self._transactions is not None
-        assert self._sender is not None
-        return self._transactions, self._sender
-
-    async def _begin(self, transaction: Transaction[K_contra, V_contra], timeout: float) -> None:
-        """Begin a transaction, which the coordinator aborts if it is open for `timeout` seconds.
-        Raises: as `Transaction`."""
-        manager, sender = self._open_parts()
-        if self._open_transaction is not None:
-            raise IllegalStateError("a transaction of this producer is open; end it first")
-        self._open_transaction = transaction
-        deadline = anyio.current_time() + self._options.delivery_timeout
-        try:
-            with self._until_stopped():
-                # What an abort has left in flight must not be sent again in this transaction.
-                with anyio.move_on_at(deadline) as scope:
-                    await sender.abandon(KafkaGroupError("its transaction was aborted"))
-                if scope.cancelled_caught:
-                    raise RequestTimeoutError(_NOT_DRAINED)
-                sender.outcomes.forget_unread()
-                if sender.needs_epoch():
-                    manager.note_epoch_needed()
-                await manager.begin(deadline, timeout_ms=round(1000 * timeout))
-            self._check_open()  # a closed producer must not accept records again
-        except BaseException:
-            self._open_transaction = None
-            raise
-        self._on_commit.clear()
-        assert self._identities is not None
-        self._identities.current = ProducerIdentity(*manager.identity)
-        sender.expire_transaction_at(manager.abort_at, self._late_error)
-        self._accepting_thread = get_ident()
+        return self._transactions
 
     @property
-    def _transaction_deadline(self) -> float:
-        """When the client aborts the open transaction, on the loop's clock."""
-        return self._parts()[0].abort_at
-
-    @property
-    def _ending_error(self) -> KafkaGroupError | None:
-        """Why the producer can begin no more transactions; None if it can."""
-        manager = self._parts()[0]
-        return manager.error if manager.has_ended else None
-
-    @property
-    def _transaction_name(self) -> str:
-        """A text that only the open transaction has."""
-        return self._parts()[0].transaction_name
-
-    def _late_error(self) -> KafkaGroupError:
-        """Return why the open transaction is aborted at its deadline."""
-        manager, transaction = self._parts()[0], self._open_transaction
-        if manager.must_abort and manager.error is not None:
-            return manager.error
-        within = manager.abort_timeout_text
-        # If the block ended in time, records were late, even if all are acknowledged by now.
-        ended_in_time = transaction is not None and transaction._ended_at < manager.abort_at
-        if self._accumulator.used or ended_in_time:
-            return RequestTimeoutError(f"records were not acknowledged within {within}")
-        return KafkaGroupError(f"the block took longer than {within}")
-
-    def _raise_if_failed(self) -> None:
-        """Raises: TransactionAbortedError if the open transaction cannot commit; the error that has
-        ended the producer; as `_check_open`."""
-        manager, _ = self._open_parts()
-        if manager.error is not None and manager.must_abort:
-            raise TransactionAbortedError(manager.error)
-        if manager.error is not None and manager.has_ended:
-            raise manager.error
-
-    async def _send_offsets(self, consumer: Consumer[Any, Any]) -> None:
-        """Commit, with the open transaction, the offsets after what `consumer` has delivered.
-        Raises: as `Transaction.send_offsets`."""
-        try:
-            consumer._check_transactional()
-            consumer._session.complete_in_flight()
-            await self._send_commits(consumer, consumer._session.committer.prepare_processed())
-        except (CommitFailedError, ClosedError) as error:
-            # If the block catches it, its records must not be committed without the offsets.
-            self._parts()[0].record_failed(error)
-            raise
-
-    async def _send_commits(self, consumer: Consumer[Any, Any], commits: Sequence[Commit]) -> None:
-        """Commit offsets of a consumer with the open transaction. Raises: as `_send_offsets`."""
-        manager, _ = self._open_parts()
-        if not commits:
-            return
-        committer = consumer._session.committer
-        committer.check_transaction(commits)
-        found = consumer.group_metadata()
-        group = GroupIdentity(
-            found.group_id, found.generation_id, found.member_id, found.group_instance_id
-        )
-        offsets = {commit.tp: commit.offset for commit in commits}
-        deadline = anyio.current_time() + self._options.delivery_timeout
-        deadline = min(deadline, manager.abort_at)
-        await manager.send_offsets(group, offsets, deadline)
-        # The request may have been repeated. A member that was lost meanwhile, and has rejoined
-        # with the same id and epoch, would commit the offsets of partitions that others had.
-        committer.check_transaction(commits)
-        self._on_commit.append(partial(committer.acknowledge, commits))
-
-    async def _run_shielded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work` in a task of the producer's own. No cancellation of the caller reaches it, not
-        even by asyncio's `Task.cancel`, from which no scope shields. Such a cancellation is raised
-        afterwards, with the error of `work` as its cause.
-
-        Raises: what `work` raises; ClosedError if the producer ends before `work` does.
-        """
-        if self._parts()[0].is_closed:  # there are no tasks any more, and nothing to wait for
-            await work()
-            return
-        ended = OneShotEvent()
-        # For the case that `run` is cancelled.
-        failure: Exception | None = ClosedError("the producer was closed before the end")
-
-        async def run() -> None:
-            nonlocal failure
-            try:
-                await work()
-                failure = None
-            except Exception as error:
-                failure = error
-            finally:
-                self._pending_ends.discard(ended)
-                ended.set()
-
-        assert self._tasks is not None
-        self._pending_ends.add(ended)
-        self._spawn(self._tasks, run, "transaction")
-        cancelled: BaseException | None = None
-        with anyio.CancelScope(shield=True):
-            while not ended.is_set():
-                try:
-                    await ended.wait()
-                except anyio.get_cancelled_exc_class() as error:
-                    cancelled = error
-        if cancelled is not None:
-            raise cancelled from failure
-        if failure is not None:
-            raise failure
-
-    async def _commit(self) -> None:
-        """Wait until all records have ended, then commit the open transaction. Raises: as
-        `Transaction`."""
-        manager, sender = self._parts()
-        self._accepting_thread = None
-        try:
-            with self._waiting_for_records(manager.abort_at) as scope:
-                await sender.wait_all()
-            if scope.cancelled_caught:
-                raise TransactionAbortedError(
-                    _closed_error() if self.closed else self._late_error()
-                )
-            await manager.commit(anyio.current_time() + self._options.delivery_timeout)
-            for on_commit in self._on_commit:
-                on_commit()
-        except TransactionAbortedError as error:
-            await self._abort(error)
-            raise
-        finally:
-            self._open_transaction = None
-            sender.outcomes.forget_unread()
-
-    async def _abort(self, why: KafkaGroupError) -> None:
-        """Abort the open transaction. If the coordinator does not respond in time, the abort
-        continues in the background, and the next transaction waits for it."""
-        manager, sender = self._parts()
-        self._accepting_thread = None
-        deadline = anyio.current_time() + self._options.request_timeout
-        try:
-            with self._waiting_for_records(min(deadline, manager.record_wait_ends_at)) as scope:
-                await sender.abandon(why)
-            if scope.cancelled_caught:  # records may be written after the abort
-                manager.note_epoch_needed()
-            if not manager.has_ended:
-                # The request gets a second even if the wait for records has used up the time.
-                await manager.abort(max(deadline, anyio.current_time() + 1.0))
-        except RequestTimeoutError as error:
-            logger.warning("%r: a transaction is not aborted yet: %s", self, error)
-        finally:
-            self._open_transaction = None
-            sender.outcomes.forget_unread()
-
-    @contextmanager
-    def _waiting_for_records(self, deadline: float) -> Iterator[anyio.CancelScope]:
-        """A context in which the end of a transaction waits for its records, until the deadline."""
-        with anyio.CancelScope(deadline=min(deadline, self._record_wait_deadline)) as scope:
-            self._record_wait = scope
-            yield scope
+    def _open_transaction(self) -> object:
+        """The transaction that is open; None without one."""
+        return None if self._transactions is None else self._transactions.open
 
     # ------------------------------------------------------------ waiting
 
@@ -866,9 +676,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         called from any thread."""
         if fork := self._fork_message:
             return not_well(HealthProblem.NOT_RUNNING, fork)
-        error, manager = self._error, self._transactions
-        if error is None and manager is not None and manager.has_ended:
-            error = manager.error
+        error = self._error
+        if error is None and self._transactions is not None:
+            error = self._transactions.ending_error
         if error is not None:
             return not_well(HealthProblem.FAILED, str(error))
         if self._sender is None or self.closed:
@@ -888,21 +698,21 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         `_raise_if_failed` in one that has failed."""
         self._check_open()
         if self._transactions is not None and self._accepting_thread is None:
-            self._raise_if_failed()
+            self._transactions.raise_if_failed()
             raise IllegalStateError(
                 "a producer with a transactional_id writes in transactions: `async with"
                 " producer.transaction() as tx: await tx.send(...)`"
             )
 
-    def _check_still_accepts(self, transaction: Transaction[K_contra, V_contra] | None) -> None:
+    def _check_still_accepts(self, transaction: object) -> None:
         """Check again after a wait. `transaction`: the one that was open before it. Raises: as
         `_check_accepts`; IllegalStateError if that transaction has ended; TransactionAbortedError
         if it has failed."""
         self._check_accepts()
         if self._open_transaction is not transaction:
             raise IllegalStateError("the transaction of this record has ended; await its `send`")
-        if transaction is not None:
-            self._raise_if_failed()
+        if self._transactions is not None:
+            self._transactions.raise_if_failed()
 
     def _check_open(self) -> None:
         self._check_origin()
@@ -958,10 +768,9 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             if self._error is None:
                 with anyio.move_on_after(timeout):
                     if self._transactions is not None:
-                        await self._end_transaction(timeout)
+                        await self._transactions.end(timeout)
                     await sender.wait_all()
         finally:
-            self._open_transaction = None
             if self._transactions is not None:
                 self._transactions.close()
             sender.outcomes.fail_all(
@@ -972,22 +781,6 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             except NotWrittenError as error:
                 self._unread = error
                 logger.error("%r was closed: %s", self, error)
-
-    async def _end_transaction(self, timeout: float) -> None:
-        """Wait for the commit or abort that is running, or abort the transaction of an open block.
-        Either waits for records during half of the timeout at most."""
-        self._record_wait_deadline = anyio.current_time() + timeout / 2
-        if (wait := self._record_wait) is not None:
-            wait.deadline = min(wait.deadline, self._record_wait_deadline)
-        while self._pending_ends:
-            await next(iter(self._pending_ends)).wait()
-        transaction, self._open_transaction = self._open_transaction, None
-        if transaction is None or not transaction._is_open:
-            return  # if one is just beginning, `_begin` finds the producer closed, and raises
-        try:
-            await self._abort(_closed_error())
-        except KafkaGroupError as error:
-            logger.warning("%r: a transaction is not aborted: %s", self, error)
 
     def _crashed(self, error: Exception) -> None:
         """Fail the producer, because a background task has failed: nothing would be sent any
@@ -1000,14 +793,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         self._room.notify_all()
 
 
-_NOT_DRAINED = "requests of the last transaction, which was aborted, have not ended yet"
-
 _FLUSH_FRACTION = 0.9
 """The part of the close timeout for the records; the rest is for the connections."""
-
-
-def _closed_error() -> ClosedError:
-    return ClosedError("the producer was closed")
 
 
 def _as_kafka_group_error(error: Exception) -> KafkaGroupError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -12,7 +12,14 @@ import anyio
 from kafkagroup._explained import Explained
 from kafkagroup._generic import K_contra, KeyValueSink, V_contra
 from kafkagroup._public import public
-from kafkagroup.errors import ClosedError, IllegalStateError, KafkaGroupError, NotWrittenError
+from kafkagroup.errors import (
+    ClosedError,
+    CommitFailedError,
+    IllegalStateError,
+    KafkaGroupError,
+    NotWrittenError,
+)
+from kafkagroup.produce.transaction_vocabulary import GroupIdentity
 from kafkagroup.types import Headers, RecordMetadata
 
 if TYPE_CHECKING:
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     from kafkagroup.consume.commits import Commit
     from kafkagroup.consumer import Consumer
     from kafkagroup.options import ProducerOptions
+    from kafkagroup.runtime.produce.producer_transactions import ProducerTransactions
     from kafkagroup.runtime.produce.record_future import RecordFuture
 
 __all__ = ["Transaction", "TransactionalProducer"]
@@ -33,37 +41,9 @@ class TransactionalProducer(Protocol[K_contra, V_contra]):
     @property
     def _options(self) -> ProducerOptions: ...
 
-    @property
-    def _transaction_deadline(self) -> float: ...
-
-    def _late_error(self) -> KafkaGroupError: ...
-
-    @property
-    def _ending_error(self) -> KafkaGroupError | None: ...
-
-    @property
-    def _transaction_name(self) -> str: ...
-
-    @property
-    def _open_transaction(self) -> object: ...
-
     def _until_stopped(self) -> AbstractContextManager[None]: ...
 
-    async def _run_shielded(self, work: Callable[[], Awaitable[None]]) -> None: ...
-
-    async def _begin(self, transaction: Any, timeout: float) -> None: ...
-
-    async def _commit(self) -> None: ...
-
-    async def _abort(self, why: KafkaGroupError) -> None: ...
-
-    def _raise_if_failed(self) -> None: ...
-
-    async def _send_offsets(self, consumer: Consumer[Any, Any]) -> None: ...
-
-    async def _send_commits(
-        self, consumer: Consumer[Any, Any], commits: Sequence[Commit]
-    ) -> None: ...
+    def _started_transactions(self) -> ProducerTransactions: ...
 
     async def send(
         self,
@@ -121,6 +101,8 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
 
     def __init__(self, producer: TransactionalProducer[K_contra, V_contra]) -> None:
         self._producer = producer
+        self._transactions: ProducerTransactions
+        """Those of the producer, once this one begins."""
         self._is_open = False
         self._ended_at = math.inf
         """When the block ended, on the loop's clock; infinity before."""
@@ -129,7 +111,8 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         """Begin. Waits until the last transaction has ended for certain, for at most
         `delivery_timeout_ms`."""
         timeout = self._producer._options.transaction_timeout or self._default_timeout
-        await self._producer._begin(self, timeout)
+        self._transactions = self._producer._started_transactions()
+        await self._transactions.begin(self, timeout)
         self._is_open = True
         return self
 
@@ -142,22 +125,21 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         self._is_open = False
         # A subclass may have set it already.
         self._ended_at = min(self._ended_at, anyio.current_time())
-        if self._producer._open_transaction is not self:  # the close of the producer has aborted it
+        transactions = self._transactions
+        if transactions.open is not self:  # the close of the producer has aborted it
             if exc_value is None:
                 raise ClosedError(
                     "the producer was closed in the transaction, which is not committed"
                 )
             return None
         if exc_value is None:
-            await self._producer._run_shielded(self._producer._commit)
+            await transactions.run_shielded(transactions.commit)
             return None
         try:
-            await self._producer._run_shielded(
-                partial(self._producer._abort, _abort_error(exc_value))
-            )
+            await transactions.run_shielded(partial(transactions.abort, _abort_error(exc_value)))
         except KafkaGroupError as error:  # the block's error must not be replaced
             exc_value.add_note(f"the transaction was not aborted: {error}")
-        ending = self._producer._ending_error
+        ending = transactions.ending_error
         if ending is not None and isinstance(exc_value, NotWrittenError):
             # The record's error has only the code by which the broker refused it.
             raise ending from exc_value
@@ -221,8 +203,33 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         AuthorizationError; RequestTimeoutError.
         """
         self._check_is_open()
-        self._producer._raise_if_failed()
-        await self._producer._send_offsets(consumer)
+        self._transactions.raise_if_failed()
+        try:
+            consumer._check_transactional()
+            consumer._session.complete_in_flight()
+            await self._send_commits(consumer, consumer._session.committer.prepare_processed())
+        except (CommitFailedError, ClosedError) as error:
+            # If the block catches it, its records must not be committed without the offsets.
+            self._transactions.manager.record_failed(error)
+            raise
+
+    async def _send_commits(self, consumer: Consumer[Any, Any], commits: Sequence[Commit]) -> None:
+        """Commit offsets of a consumer with the transaction. Raises: as `send_offsets`."""
+        self._producer._started_transactions()
+        if not commits:
+            return
+        committer = consumer._session.committer
+        committer.check_transaction(commits)
+        found = consumer.group_metadata()
+        group = GroupIdentity(
+            found.group_id, found.generation_id, found.member_id, found.group_instance_id
+        )
+        offsets = {commit.tp: commit.offset for commit in commits}
+        await self._transactions.send_offsets(group, offsets)
+        # The request may have been repeated. A member that was lost meanwhile, and has rejoined
+        # with the same id and epoch, would commit the offsets of partitions that others had.
+        committer.check_transaction(commits)
+        self._transactions.on_commit.append(partial(committer.acknowledge, commits))
 
     def _check_is_open(self) -> None:
         if not self._is_open:

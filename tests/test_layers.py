@@ -123,7 +123,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "group": _ENGINE,
     "coordination": _ENGINE | {"group"},
     "admin": _ENGINE | {"_version", "broker", "group"},
-    "transaction": _ENGINE | {"consumer"},
+    "transaction": _ENGINE | {"consumer", "produce"},
     "consuming_transactions": _ENGINE | {"consumer", "transaction"},
     "producer": _ENGINE | {"consumer", "consuming_transactions", "produce", "transaction"},
     "broker": _ENGINE,
