@@ -24,16 +24,13 @@ KAFKA-18019, KAFKA-18227, KAFKA-20785.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 from kafkagroup._values import evolve
 from kafkagroup.errors import (
-    AuthorizationError,
     BrokerError,
-    CommitFailedError,
     ErrorCode,
-    FencedError,
     IllegalStateError,
     KafkaGroupError,
     LocalProtocolError,
@@ -41,10 +38,17 @@ from kafkagroup.errors import (
     ProducerFencedError,
     RequestTimeoutError,
     TransactionAbortedError,
-    TransactionOutcomeUnknownError,
     UnsupportedVersionError,
-    broker_error,
-    error_name,
+)
+from kafkagroup.produce.transaction_codes import codes_of, reaction, worst
+from kafkagroup.produce.transaction_errors import (
+    aborted_error,
+    fenced_error,
+    no_group_fencing,
+    no_next_epoch,
+    request_error,
+    timeout_text,
+    unknown_outcome_error,
 )
 from kafkagroup.produce.transaction_requests import (
     add_offsets_request,
@@ -93,7 +97,6 @@ from kafkagroup.wire.error_codes import (
     COORDINATOR_AWAITS_MARKERS,
     END_TXN_ACTIONS,
     FAILED_RECORD_ACTIONS,
-    FENCED_COMMITS,
     INIT_PRODUCER_ID_ACTIONS,
     TXN_OFFSET_COMMIT_ACTIONS,
     TransactionAction,
@@ -120,10 +123,6 @@ _OFFSETS_VERSIONS = (3, 4)
 _END_VERSIONS = (0, 4)
 _EPOCH_ENDING_VERSIONS = (5, 5)
 """Of EndTxn and TxnOffsetCommit, from `transaction.version` 2 on."""
-
-_STALE_MEMBER = FENCED_COMMITS | {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS}
-"""The codes that refuse the offsets of a member whose generation or epoch is not the current
-one."""
 
 
 def step(state: Transactions, event: Event) -> tuple[Transactions, tuple[Effect, ...]]:
@@ -203,7 +202,7 @@ class _Step:
 
     def _on_commit(self, call: Call) -> None:
         if self.state.phase is Phase.ABORTABLE_ERROR:
-            self._complete(call.number, self._aborted_error())
+            self._complete(call.number, aborted_error(self.state))
             return
         if self.state.phase is Phase.UNRESOLVED and not self.state.commits:
             raise IllegalStateError("cannot commit the transaction: it is being aborted")
@@ -215,7 +214,7 @@ class _Step:
             what = "partitions" if self.state.offset_commit is None else "offsets"
             error = IllegalStateError(f"{what} were not added to the transaction yet")
             self._require_abort(error)
-            self._complete_call(self._aborted_error())
+            self._complete_call(aborted_error(self.state))
         else:
             self._move(Phase.COMMITTING, commits=True)
             self._end()
@@ -259,10 +258,10 @@ class _Step:
             case Phase.COMMITTING if call.kind is CallKind.COMMIT and not self._is_end_uncertain:
                 # The coordinator has no request to commit, so the transaction can be aborted.
                 self._move(Phase.ABORTABLE_ERROR, attempt=None, error=error)
-                error = self._aborted_error()
+                error = aborted_error(self.state)
             case Phase.COMMITTING | Phase.ABORTING:
                 if self.state.phase is Phase.COMMITTING:
-                    error = self._unknown_outcome_error(error)
+                    error = unknown_outcome_error(self.state, error)
                 self._move(Phase.UNRESOLVED)
             case _:
                 raise LocalProtocolError(f"a call waits in {self.state.phase}")
@@ -281,7 +280,7 @@ class _Step:
 
     def _on_init(self, attempt: Attempt, response: Any) -> None:
         code = response.error_code
-        match action := _action(INIT_PRODUCER_ID_ACTIONS, code, TransactionAction.FATAL):
+        match action := reaction(INIT_PRODUCER_ID_ACTIONS, code, TransactionAction.FATAL):
             case None:
                 self._on_epoch(response.producer_id, response.producer_epoch)
             case TransactionAction.RETRY | TransactionAction.LOOK_UP:
@@ -393,11 +392,11 @@ class _Step:
 
     def _on_added(self, attempt: Attempt, response: Any) -> None:
         adding = self.state.adding
-        codes = _codes_of(adding, add_partitions_codes(response))
+        codes = codes_of(adding, add_partitions_codes(response))
         if codes is None:
             self._on_add_lost(attempt)
             return
-        tp, code, action = _worst(codes, ADD_PARTITIONS_ACTIONS)
+        tp, code, action = worst(codes, ADD_PARTITIONS_ACTIONS)
         match action:
             case None:
                 self._set(added=self.state.added | adding)
@@ -439,7 +438,7 @@ class _Step:
             self._complete(event.call, self.state.error)
             return
         if self.state.phase is Phase.ABORTABLE_ERROR and event.number == self.state.number:
-            self._complete(event.call, self._aborted_error())
+            self._complete(event.call, aborted_error(self.state))
             return
         if not self._is_open(event.number):
             raise IllegalStateError("cannot commit offsets: the transaction has ended")
@@ -489,12 +488,12 @@ class _Step:
             case Refused(error=error):
                 # Below version 2 a broker may be too old for a TxnOffsetCommit that fences members.
                 if not commit.is_adding and not self.state.ends_epoch:
-                    error = _no_group_fencing(error)
+                    error = no_group_fencing(error)
                 self._on_offsets_refused(commit, error)
 
     def _on_group_added(self, commit: OffsetCommit, code: int) -> None:
         group_id = commit.group.group_id
-        match action := _action(ADD_OFFSETS_ACTIONS, code, TransactionAction.ABORT):
+        match action := reaction(ADD_OFFSETS_ACTIONS, code, TransactionAction.ABORT):
             case None:
                 self._set(groups=self.state.groups | {group_id})
                 if self.state.is_open:
@@ -512,11 +511,11 @@ class _Step:
                 self._on_offsets_refused(commit, self._error(what, code, group=group_id), action)
 
     def _on_offsets_committed(self, commit: OffsetCommit, response: Any) -> None:
-        codes = _codes_of(commit.offsets, offset_commit_codes(response))
+        codes = codes_of(commit.offsets, offset_commit_codes(response))
         if codes is None:
             self._on_offsets_lost(commit)
             return
-        tp, code, action = _worst(codes, TXN_OFFSET_COMMIT_ACTIONS)
+        tp, code, action = worst(codes, TXN_OFFSET_COMMIT_ACTIONS)
         match action:
             case None:
                 self._end_offsets()
@@ -574,7 +573,9 @@ class _Step:
         code = why.code if isinstance(why, BrokerError) else ErrorCode.NONE
         match FAILED_RECORD_ACTIONS.get(code, TransactionAction.ABORT):
             case TransactionAction.FENCED:
-                self._fail(Phase.FENCED, self._fenced_error("writing a record", code))
+                self._fail(
+                    Phase.FENCED, fenced_error(self.state, self.now, "writing a record", code)
+                )
             case TransactionAction.FATAL:
                 self._fail(Phase.FATAL, self._error("writing a record", code))
             case _:
@@ -642,7 +643,7 @@ class _Step:
             self._complete(commit.call, error)
         # `begin` fails with the error itself: the commit has reported its outcome as unknown.
         if call is not None and is_unknown and call.kind is not CallKind.BEGIN:
-            error = self._unknown_outcome_error(error)
+            error = unknown_outcome_error(self.state, error)
         self._complete_call(error)
 
     # ------------------------------------------------------------ the end
@@ -681,21 +682,8 @@ class _Step:
         self._move(Phase.COMMITTING if self.state.commits else Phase.ABORTING)
 
     def _on_end(self, attempt: Attempt, response: Any) -> None:
-        state, code = self.state, response.error_code
-        is_own = bool(state.added or state.groups)
-        if code == ErrorCode.INVALID_TXN_STATE and not is_own:
-            code = ErrorCode.NONE  # no late request has begun a transaction
-        if (
-            code == ErrorCode.PRODUCER_FENCED
-            and state.ends_epoch
-            and state.commits
-            and not state.is_end_lost
-            and self._timeout_text()
-        ):
-            # The code of coordinators after Kafka 4.3, also if they have aborted the transaction at
-            # its timeout (KAFKA-20785). If another producer has fenced this one, the abort tells.
-            code = ErrorCode.INVALID_TXN_STATE
-        action = _action(END_TXN_ACTIONS, code, TransactionAction.FATAL)
+        state, code = self.state, self._end_code(response)
+        action = reaction(END_TXN_ACTIONS, code, TransactionAction.FATAL)
         # From version 2 on this code says that there is no transaction to commit, also after an
         # attempt without a response: if that attempt was executed, the repeated one succeeds
         # (KIP-890).
@@ -709,7 +697,7 @@ class _Step:
             case None:
                 if state.ends_epoch and response.producer_id >= 0:
                     self._set_epoch(response.producer_id, response.producer_epoch)
-                if not is_own:
+                if not self._is_own:
                     self._set(may_be_open=False)
                 self._on_ended()
             case TransactionAction.RETRY | TransactionAction.LOOK_UP:
@@ -719,6 +707,29 @@ class _Step:
             case _:
                 error = self._error(self._ending, code)
                 self._end_producer(action, error)
+
+    def _end_code(self, response: Any) -> int:
+        """Return what the response to EndTxn says, where its code alone does not."""
+        state, code = self.state, response.error_code
+        if code == ErrorCode.INVALID_TXN_STATE and not self._is_own:
+            return ErrorCode.NONE  # no late request has begun a transaction
+        if (
+            code == ErrorCode.PRODUCER_FENCED
+            and state.ends_epoch
+            and state.commits
+            and not state.is_end_lost
+            and timeout_text(state, self.now)
+        ):
+            # The code of coordinators after Kafka 4.3, also if they have aborted the transaction at
+            # its timeout (KAFKA-20785). If another producer has fenced this one, the abort tells.
+            return ErrorCode.INVALID_TXN_STATE
+        return int(code)
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether EndTxn ends a transaction of this producer; else one that a late request may have
+        begun."""
+        return bool(self.state.added or self.state.groups)
 
     @property
     def _ending(self) -> str:
@@ -732,7 +743,7 @@ class _Step:
         self._set(attempt=None, is_end_lost=False)
         if call is not None and call.kind is CallKind.COMMIT:
             self._move(Phase.ABORTABLE_ERROR, error=error)
-            self._complete_call(self._aborted_error())
+            self._complete_call(aborted_error(self.state))
             return
         # The call that committed was given up: abort at once. Without a call, stay UNRESOLVED.
         if call is not None:
@@ -789,7 +800,7 @@ class _Step:
                 if is_init and self._begin_with_former_timeout(attempt, error):
                     return
                 if is_init and self.state.has_identity:
-                    error = _no_next_epoch(error)
+                    error = no_next_epoch(error)
                 self._fail(Phase.FATAL, error)
 
     def _attempt(
@@ -853,77 +864,12 @@ class _Step:
         self._set(last_token=self.state.last_token + 1)
         return self.state.last_token
 
-    # ------------------------------------------------------------ errors
+    # ------------------------------------------------------------ helpers
 
     def _error(
         self, what: str, code: int, topic: str | None = None, group: str | None = None
     ) -> KafkaGroupError:
-        """Return the error of a code in a response. `what`: what the request was to do."""
-        name = f"transactional id {self.state.transactional_id!r}"
-        match code:
-            case ErrorCode.PRODUCER_FENCED | ErrorCode.INVALID_PRODUCER_EPOCH:
-                return self._fenced_error(what, code)
-            case ErrorCode.INVALID_PRODUCER_ID_MAPPING | ErrorCode.UNKNOWN_PRODUCER_ID:
-                return BrokerError(
-                    code,
-                    f"{what}: the coordinator does not know the producer id of {name}: it was idle"
-                    " for transactional.id.expiration.ms (7 days by default), or another producer"
-                    " has taken it over; create a new producer",
-                )
-            case ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-                return AuthorizationError(code, what, name, "WRITE")
-            case ErrorCode.INVALID_TRANSACTION_TIMEOUT:
-                return BrokerError(
-                    code,
-                    f"{what} of {name}: transaction_timeout_ms={self.state.timeout_ms} exceeds the"
-                    " broker's transaction.max.timeout.ms",
-                )
-            case ErrorCode.INVALID_TXN_STATE if self.state.ends_epoch:
-                reason = "the coordinator has aborted it, or none of its records was written"
-                return BrokerError(code, f"{what}: {self._timeout_text() or reason}")
-            case ErrorCode.FENCED_INSTANCE_ID:
-                return FencedError(f"{what}: another member took this group_instance_id")
-            case _ if group is not None and code in _STALE_MEMBER:
-                return CommitFailedError(
-                    f"{what}: {error_name(code)} ({code}): the group has rebalanced, or this member"
-                    " has another epoch by now; abort, and begin another transaction"
-                )
-        operation = "READ" if group is not None else "WRITE"
-        return broker_error(code, what, operation=operation, topic=topic, group=group)
-
-    def _fenced_error(self, what: str, code: int) -> ProducerFencedError:
-        what = f"{what}: {error_name(code)} ({code})"
-        other = f"another producer has begun with transactional id {self.state.transactional_id!r}"
-        advice = "give each producer an id of its own"
-        is_open = self.state.phase not in (Phase.INITIALIZING, Phase.UNINITIALIZED)
-        timeout = self._timeout_text() if is_open else ""
-        reason = f"{timeout}; or {other}" if timeout else other
-        return ProducerFencedError(f"{what}: {reason}: {advice}")
-
-    def _timeout_text(self) -> str:
-        """Say that the coordinator has aborted the transaction at its timeout; "" if it has not
-        been open for so long."""
-        elapsed, timeout_ms = self.now - self.state.begun_at, self.state.timeout_ms
-        if elapsed < timeout_ms / 1000:
-            return ""
-        return (
-            f"the coordinator has aborted the transaction, which was open for {elapsed:.4g} s;"
-            f" transaction_timeout_ms is {timeout_ms}"
-        )
-
-    def _aborted_error(self) -> TransactionAbortedError:
-        assert self.state.error is not None
-        return TransactionAbortedError(self.state.error)
-
-    def _unknown_outcome_error(self, error: KafkaGroupError) -> TransactionOutcomeUnknownError:
-        unknown = TransactionOutcomeUnknownError(
-            f"the transaction of transactional id {self.state.transactional_id!r} may or may not be"
-            f" committed: {error}"
-        )
-        unknown.__cause__ = error
-        return unknown
-
-    # ------------------------------------------------------------ helpers
+        return request_error(self.state, self.now, what, code, topic, group)
 
     def _set(self, **changes: Any) -> None:
         self.state = evolve(self.state, **changes)
@@ -941,67 +887,6 @@ class _Step:
         if self.state.call is not None:
             self._complete(self.state.call.number, error)
             self._set(call=None)
-
-
-def _action(
-    actions: Mapping[int, TransactionAction], code: int, other: TransactionAction
-) -> TransactionAction | None:
-    """Return the reaction to an error code: that in `actions`, else `other`; None for success."""
-    return None if code == ErrorCode.NONE else actions.get(code, other)
-
-
-def _codes_of(
-    wanted: Iterable[TopicPartition], answered: Iterable[tuple[TopicPartition, int]]
-) -> dict[TopicPartition, int] | None:
-    """Return the code of each partition, the first if it has several; None if one is missing."""
-    codes = dict.fromkeys(wanted, _MISSING)
-    for tp, code in answered:
-        if codes.get(tp) == _MISSING:
-            codes[tp] = code
-    return None if _MISSING in codes.values() else codes
-
-
-_MISSING = -(2**16)
-"""Stands for a code that is missing. Error codes have 16 bits, so none is so low."""
-
-_SEVERITY = (
-    None,
-    TransactionAction.RETRY,
-    TransactionAction.LOOK_UP,
-    TransactionAction.ABORT,
-    TransactionAction.FATAL,
-    TransactionAction.FENCED,
-)
-"""The reactions, from the mildest; None is success."""
-
-
-def _worst(
-    codes: Mapping[TopicPartition, int], actions: Mapping[int, TransactionAction]
-) -> tuple[TopicPartition, int, TransactionAction | None]:
-    """Return the partition whose code has the gravest reaction, the code, and the reaction. Of
-    several such partitions, the first in their order."""
-    found = [
-        (tp, code, _action(actions, code, TransactionAction.ABORT)) for tp, code in codes.items()
-    ]
-    return max(sorted(found), key=lambda one: _SEVERITY.index(one[2]))
-
-
-def _no_next_epoch(error: KafkaGroupError) -> KafkaGroupError:
-    if not isinstance(error, UnsupportedVersionError):
-        return error
-    return UnsupportedVersionError(
-        "the outcome of a request of an earlier transaction is not known, so the next one needs"
-        f" another epoch, which brokers before 2.5 do not give: create a new producer: {error}"
-    )
-
-
-def _no_group_fencing(error: KafkaGroupError) -> KafkaGroupError:
-    if not isinstance(error, UnsupportedVersionError):
-        return error
-    return UnsupportedVersionError(
-        "offsets in a transaction need brokers from 2.5 on, which compare the generation of the"
-        f" member: {error}"
-    )
 
 
 RequestEvent = Sent | Replied | SendFailed | Refused
