@@ -120,15 +120,6 @@ class PartitionQueue:
             yield self.open
 
     @property
-    def size(self) -> int:
-        """The bytes of records that were not acknowledged."""
-        size = 0 if self.open is None else self.open.size
-        for batches in (self.in_flight, self.retried, self.closed):
-            for batch in batches:
-                size += batch.size
-        return size
-
-    @property
     def needs_coordinator_epoch(self) -> bool:
         """Whether nothing can be sent before the coordinator of the transaction has given another
         epoch."""

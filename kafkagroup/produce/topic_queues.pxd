@@ -1,6 +1,7 @@
 # The types of `topic_queues` where it is compiled.
 
-from kafkagroup.produce.batch cimport UnplacedRecords
+cimport cython
+from kafkagroup.produce.batch cimport ProduceBatch, UnplacedRecords
 
 
 cdef class TopicQueues:
@@ -21,3 +22,9 @@ cdef class TopicQueues:
 
     cpdef choose(self, object key, Py_ssize_t size)
     cpdef queue(self, object number, str source=*)
+    @cython.locals(most=Py_ssize_t, size=Py_ssize_t, drawn=double)
+    cpdef draw(self)
+
+
+@cython.locals(open_=ProduceBatch, batch=ProduceBatch, size=Py_ssize_t)
+cdef Py_ssize_t _unacknowledged(object queue) except -1

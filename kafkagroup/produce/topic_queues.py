@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from uuid import UUID
 
 from kafkagroup.callbacks import Partitioner
@@ -128,11 +127,23 @@ class TopicQueues:
         numbers = self.available or range(self.count)
         if len(numbers) == 1:
             return numbers[0]
-        sizes = [self.queues[number].size for number in numbers]
+        sizes = [_unacknowledged(self.queues[number]) for number in numbers]
         most = max(sizes)
         # A partition's weight: how many bytes fewer than the fullest one it has, plus 1. The drawn
         # number falls into its range, which is as long as the weight.
-        ends = list(accumulate(most + 1 - size for size in sizes))
-        drawn = self._random() * ends[-1]
-        # By default the last one: `random` may return 1.0.
-        return next((n for n, end in zip(numbers, ends, strict=True) if drawn < end), numbers[-1])
+        drawn = self._random() * (len(sizes) * (most + 1) - sum(sizes))
+        for number, size in zip(numbers, sizes, strict=True):
+            drawn -= most + 1 - size
+            if drawn < 0:
+                return number
+        return numbers[-1]  # `random` may return 1.0
+
+
+def _unacknowledged(queue: PartitionQueue) -> int:
+    """Return the bytes of the records of a queue that were not acknowledged."""
+    open_ = queue.open
+    size = 0 if open_ is None else open_.size
+    for batches in (queue.in_flight, queue.retried, queue.closed):
+        for batch in batches:
+            size += batch.size
+    return size
