@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from asyncio import _get_running_loop  # the public function raises without a loop
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -337,7 +336,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             raise keyword_error(Producer.send, unknown)
         # Nearly always the producer runs on asyncio and accepts records, and this is its loop.
         loop = self._loop
-        if self._accepting_thread is None or loop is None or _get_running_loop() is not loop:
+        if self._accepting_thread is None or loop is None or asyncio_loop() is not loop:
             self._check_accepts()
         encoded_key: Any = key
         encoded_value: Any = value

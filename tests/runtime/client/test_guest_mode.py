@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 import trio
 
-from kafkagroup import Consumer, GroupMember, GroupProtocol
+from kafkagroup import Consumer, GroupMember, GroupProtocol, Producer
 from kafkagroup._backend import asyncio_loop
 from kafkagroup.errors import IllegalStateError
 from kafkagroup.runtime.consume.processing import Processing
@@ -87,3 +87,22 @@ def test_clients_of_both_loops_in_one_thread(kafka: EmbeddedKafka) -> None:
             assert (await consumer.getone()).offset == 1
 
     asyncio.run(main())
+
+
+def test_a_guest_cannot_write_with_a_producer_of_its_host(kafka: EmbeddedKafka) -> None:
+    """Its record was accepted, and then the task could not wait for it: TypeError."""
+
+    async def main() -> None:
+        servers = kafka.bootstrap_servers
+        async with Producer(bootstrap_servers=servers, linger_ms=100) as producer:
+            await producer.send("t", b"2")
+
+            async def guest() -> None:
+                with pytest.raises(IllegalStateError, match="only in the event loop"):
+                    await producer.send("t", b"4")
+
+            producer.send_nowait("t", b"3")  # the next record opens no batch
+            await as_guest(guest)
+
+    asyncio.run(main())
+    assert kafka.log_end("t", 0) == 4
