@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+from asyncio import _get_running_loop  # the public function raises without a loop
 
 __all__ = ["asyncio_loop", "callback_context"]
+
+_modules = sys.modules
 
 
 def asyncio_loop() -> asyncio.AbstractEventLoop | None:
@@ -14,8 +17,9 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
     In trio's guest mode an asyncio loop runs trio's tasks in the same thread: None in these, too.
     """
-    loop = asyncio._get_running_loop()  # the public function raises without a loop
-    if loop is None or (trio := sys.modules.get("trio.lowlevel")) is None:
+    # For each awaited record: names that are looked up in one step.
+    loop = _get_running_loop()
+    if loop is None or (trio := _modules.get("trio.lowlevel")) is None:
         return loop
     # None while another thread is importing trio.
     is_in_trio = getattr(trio, "in_trio_task", None)
