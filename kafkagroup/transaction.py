@@ -229,7 +229,7 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         # The request may have been repeated. A member that was lost meanwhile, and has rejoined
         # with the same id and epoch, would commit the offsets of partitions that others had.
         committer.check_transaction(commits)
-        self._transactions.on_commit.append(partial(committer.acknowledge, commits))
+        self._transactions.on_commit.append(partial(committer.note_transaction, commits))
 
     def _check_is_open(self) -> None:
         if not self._is_open:

@@ -292,12 +292,17 @@ class Committer:
         if not self.member.may_commit:
             raise CommitFailedError(_REBALANCING)
 
-    def acknowledge(self, commits: Sequence[Commit]) -> None:
-        """Note that a transaction has committed these offsets."""
+    def note_transaction(self, commits: Sequence[Commit], is_certain: bool) -> None:
+        """Note that a transaction has committed these offsets; or, if that is not certain, that the
+        group may have them."""
         now = anyio.current_time()
         for commit in commits:
-            if commit.is_assigned(self._delivery.owned):
+            if not commit.is_assigned(self._delivery.owned):
+                continue
+            if is_certain:
                 commit.owned.acknowledge(commit.offset, now)
+            else:
+                commit.owned.begin_commit(commit.offset.offset)
 
     async def wait_for_commits(self, deadline: float) -> None:
         """Wait for the commits that were requested before, at most until `deadline`."""

@@ -19,6 +19,7 @@ from kafkagroup.errors import (
     KafkaGroupError,
     RequestTimeoutError,
     TransactionAbortedError,
+    TransactionOutcomeUnknownError,
 )
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.identity import Identities, ProducerIdentity
@@ -66,9 +67,9 @@ class ProducerTransactions:
         self.manager = manager
         self.open: TransactionBlock | None = None
         """The block of the transaction that is open, begins or ends."""
-        self.on_commit: list[Callable[[], None]] = []
-        """Functions to call when the open transaction is committed: they note its offsets as the
-        group's committed ones."""
+        self.on_commit: list[Callable[[bool], None]] = []
+        """Functions to call when the open transaction is committed, with True; or when that is not
+        known, with False. They note the group's committed offsets."""
         self._sender = sender
         self._accumulator = accumulator
         self._identities = identities
@@ -173,14 +174,20 @@ class ProducerTransactions:
                     _closed_error() if self._is_closing else self.late_error()
                 )
             await manager.commit(anyio.current_time() + self._delivery_timeout)
-            for on_commit in self.on_commit:
-                on_commit()
+            self._report_commit(is_certain=True)
         except TransactionAbortedError as error:
             await self.abort(error)
+            raise
+        except TransactionOutcomeUnknownError:
+            self._report_commit(is_certain=False)
             raise
         finally:
             self.open = None
             sender.outcomes.forget_unread()
+
+    def _report_commit(self, *, is_certain: bool) -> None:
+        for on_commit in self.on_commit:
+            on_commit(is_certain)
 
     async def abort(self, why: KafkaGroupError) -> None:
         """Abort the open transaction. If the coordinator does not respond in time, the abort

@@ -74,6 +74,56 @@ async def test_what_was_committed_does_not_come_again_after_a_seek_back() -> Non
         assert again == [b"again %d" % n for n in range(5, 10)]
 
 
+async def test_a_commit_of_unknown_outcome_does_not_settle_that_of_a_later_replay() -> None:
+    """The group's offset before it was taken for that before the replay."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**SHORT) as producer,
+    ):
+        kafka.produce("in", numbers(10))
+        await forward(kafka, producer.transactions(reader, max_records=5), until=5)
+        fault = kafka.fail(EndTxnRequest, Close(), times=None)  # executed, without a response
+        with pytest.raises(TransactionOutcomeUnknownError):
+            await write_again(producer, reader)
+        fault.stop()
+        reader.seek(IN, 5)
+        with pytest.raises(TransactionOutcomeUnknownError):
+            async for tx in producer.transactions(reader, max_records=3):
+                async with tx as records:
+                    fault = kafka.fail(
+                        EndTxnRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=None
+                    )
+                    tx.send_nowait("t", records[0].value)
+        await anyio.sleep(12)  # the coordinator aborts it
+        fault.stop()
+        with anyio.move_on_after(5):
+            await write_again(producer, reader)
+        again = [value for value in await visible(kafka) if value.startswith(b"again")]
+        assert again == [b"again %d" % n for n in range(5, 10)] * 2
+
+
+async def test_a_seek_back_is_committed_after_an_unknown_outcome() -> None:
+    """The group's offset before the transaction counted as the present one."""
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**SHORT) as producer,
+    ):
+        kafka.produce("in", numbers(10))
+        await reader.getmany(5, timeout=5)
+        await reader.commit()
+        await reader.getmany(5, timeout=5)
+        kafka.fail(EndTxnRequest, Close(), times=None)  # executed, without a response
+        with pytest.raises(TransactionOutcomeUnknownError):
+            async with producer.transaction() as tx:
+                await tx.send_offsets(reader)
+        assert kafka.committed("g", "in") == {0: 10}
+        reader.seek(IN, 5)
+        await reader.commit()
+        assert kafka.committed("g", "in") == {0: 5}
+
+
 async def test_only_offsets_that_do_not_tell_name_their_transaction() -> None:
     async with pipeline() as (kafka, reader, producer):
         kafka.produce("in", numbers(5))
