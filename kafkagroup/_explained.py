@@ -75,12 +75,11 @@ def _parameters(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
 def explains_unknown_keywords(method: Method) -> Method:
     """Decorate a method: its error for an unknown keyword says what to write instead.
 
-    A method without parameters, or with `**keywords`, is returned unchanged: `getone()`, which has
-    none, is called for each record.
+    A method with `**keywords` is returned unchanged.
     """
     code = unwrap(method).__code__
-    names, keywords = _parameters(code)
-    if not names or code.co_flags & CO_VARKEYWORDS:
+    _, keywords = _parameters(code)
+    if code.co_flags & CO_VARKEYWORDS:
         return method
 
     if code.co_flags & CO_COROUTINE:

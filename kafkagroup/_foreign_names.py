@@ -26,6 +26,7 @@ _ADMIN_TOPICS = "await Admin.describe_topics(), or Admin.list_topics()"
 _SEND = "await send(), or call send_nowait()"
 _BATCHES = "records are batched by themselves: call send_nowait(), then await flush()"
 _DELIVERED = "await the result"
+_CLOSE_TIMEOUT = "give close_timeout to the constructor"
 
 _ATTRIBUTES = {
     "Service": {
@@ -183,7 +184,7 @@ _KEYWORDS: dict[str, dict[str, str]] = {
     },
     "offsets_for_times": {"timestamps": "times"},
     "seek": {"timestamp": "await offsets_for_times() first"},
-    "stop": {"autocommit": "commit"},
+    "stop": dict.fromkeys(("timeout", "timeout_ms"), _CLOSE_TIMEOUT) | {"autocommit": "commit"},
     "subscribe": {
         "listener": _CALLBACKS,
         "on_assign": _CALLBACKS,

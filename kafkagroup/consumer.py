@@ -112,6 +112,8 @@ class Consumer(Service, KeyValueGeneric[K_co, V_co]):
     and `seek_to_beginning` or `seek_to_end` take several arguments, too.
     """
 
+    _hot_methods = frozenset(("getone",))  # `Explained` adds nothing to its calls
+
     @takes_options(ConsumerOptions)
     def __init__(
         self,

@@ -236,6 +236,20 @@ CONSUMER, ADMIN = OURS["Consumer"], OURS["Admin"]
             ),
         ),
         (
+            lambda: OURS["Producer"].flush(timeout=5),
+            (
+                "Producer.flush() got an unexpected keyword argument 'timeout'; timeout: call it"
+                " within anyio.fail_after(seconds)"
+            ),
+        ),
+        (
+            lambda: OURS["Producer"].stop(timeout=5),
+            (
+                "Producer.stop() got an unexpected keyword argument 'timeout'; timeout: give"
+                " close_timeout to the constructor"
+            ),
+        ),
+        (
             lambda: Broker.open("h", 9092, security=None),
             (
                 "Broker.open() got an unexpected keyword argument 'security'; security:"
@@ -248,7 +262,7 @@ async def test_a_keyword_of_another_client_is_explained(call: Any, said: str) ->
     assert await type_error(call) == said
 
 
-@pytest.mark.parametrize("client", ["Consumer", "Admin"])
+@pytest.mark.parametrize("client", ["Consumer", "Producer", "Admin"])
 def test_each_keyword_of_the_other_python_clients_is_explained(client: str) -> None:
     unexplained = set()
     for name in sorted(public(type(OURS[client]))):
@@ -263,8 +277,9 @@ def test_each_keyword_of_the_other_python_clients_is_explained(client: str) -> N
                         found.send(None)
                     if "; " not in str(caught.value):
                         unexplained.add((name, keyword))
-    # They take no arguments here, and getone() is called for each record.
-    assert unexplained <= {("getone", "partitions"), ("metrics", "raw")}
+    # They take no arguments here, and getone() is called for each record. Python checks first that
+    # send() has a topic and a value.
+    assert unexplained <= {("getone", "partitions"), ("metrics", "raw"), ("send", "timestamp_ms")}
 
 
 def test_methods_are_what_they_were_for_tools() -> None:
