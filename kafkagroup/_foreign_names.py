@@ -27,6 +27,7 @@ _SEND = "await send(), or call send_nowait()"
 _BATCHES = "records are batched by themselves: call send_nowait(), then await flush()"
 _DELIVERED = "await the result"
 _CLOSE_TIMEOUT = "give close_timeout to the constructor"
+_NO_SHARE_GROUPS = "there are no share groups"
 
 _ATTRIBUTES = {
     "Service": {
@@ -119,7 +120,7 @@ _ATTRIBUTES = {
     ),
     "Record": {
         "checksum": "a batch has the checksum, and check_crcs has it checked",
-        "delivery_count": "there are no share groups",
+        "delivery_count": _NO_SHARE_GROUPS,
         "deserialized_key": "it is key, with key_deserializer",
         "deserialized_value": "it is value, with value_deserializer",
         "error": "errors are raised by the call that asks for records",
@@ -204,15 +205,21 @@ _KEYWORDS: dict[str, dict[str, str]] = {
 _REQUESTS = "kafkagroup.broker.Broker has the requests of a group client"
 _DESERIALIZERS = "key_deserializer and value_deserializer take functions"
 _SERIALIZERS = "key_serializer and value_serializer take functions"
+_PARTITIONER = "partitioner of Producer takes a function"
 
 _NAMES = {
+    "AIOConsumer": "Consumer",
     "AIOKafkaAdminClient": "Admin",
     "AIOKafkaClient": _REQUESTS,
     "AIOKafkaConsumer": "Consumer",
     "AIOKafkaProducer": "Producer",
+    "AIOProducer": "Producer",
     "AbstractTokenProvider": "Security(sasl_oauthbearer_token=...) takes a function",
+    "AcknowledgeType": _NO_SHARE_GROUPS,
     "AdminClient": "Admin",
     "AsyncConsumerRebalanceListener": _CALLBACKS,
+    "AsyncDeserializingConsumer": "Consumer",
+    "AsyncSerializingProducer": "Producer",
     "AuthenticationFailedError": "AuthenticationError",
     "AuthenticationMethodNotSupported": "AuthenticationError",
     "BrokerConnection": "Broker",
@@ -233,15 +240,21 @@ _NAMES = {
     "CooperativeStickyAssignor": "kafkagroup.assign.cooperative_sticky_assignor",
     "CorrelationIdError": "RemoteProtocolError",
     "CorruptRecordException": "CorruptRecordError",
+    "DefaultPartitioner": _PARTITIONER,
     "DefaultSerializer": _SERIALIZERS,
     "DescribeClusterResult": "see Admin.cluster_id and Broker.request_metadata()",
     "Deserializer": _DESERIALIZERS,
     "DeserializingConsumer": "Consumer",
+    "DeserializingShareConsumer": _NO_SHARE_GROUPS,
+    "DoubleDeserializer": _DESERIALIZERS,
+    "DoubleSerializer": _SERIALIZERS,
     "GroupCollector": "kafkagroup.exporters.prometheus.GroupCollector",
     "IllegalArgumentError": "ConfigurationError",
     "IllegalOperation": "IllegalStateError",
     "IllegalStateException": "IllegalStateError",
     "IncompatibleBrokerVersion": "UnsupportedVersionError",
+    "IntegerDeserializer": _DESERIALIZERS,
+    "IntegerSerializer": _SERIALIZERS,
     "InvalidConfigurationError": "ConfigurationError",
     "IsolationLevel": "isolation_level of Consumer takes 'read_committed'",
     "JsonSerializer": _SERIALIZERS,
@@ -272,6 +285,7 @@ _NAMES = {
     "OFFSET_STORED": "seek() to what committed() returns",
     "OffsetSpec": "Consumer has beginning_offsets(), end_offsets() and offsets_for_times()",
     "PartitionMetadata": "kafkagroup.admin.PartitionDescription",
+    "Partitioner": _PARTITIONER,
     "ProducerClosed": "ClosedError",
     "RangePartitionAssignor": "kafkagroup.assign.range_assignor",
     "RecordTooLargeError": "NotWrittenError",
@@ -280,10 +294,15 @@ _NAMES = {
     "ScramMechanism": "sasl_mechanism of Security takes 'SCRAM-SHA-512'",
     "Serializer": _SERIALIZERS,
     "SerializingProducer": "Producer",
+    "ShareConsumer": _NO_SHARE_GROUPS,
     "StickyPartitionAssignor": "kafkagroup.assign.sticky_assignor",
+    "StickyPartitioner": _PARTITIONER,
+    "StringDeserializer": _DESERIALIZERS,
+    "StringSerializer": _SERIALIZERS,
     "TIMESTAMP_CREATE_TIME": "kafkagroup.types.TimestampType.CREATE_TIME",
     "TIMESTAMP_LOG_APPEND_TIME": "kafkagroup.types.TimestampType.LOG_APPEND_TIME",
     "TIMESTAMP_NOT_AVAILABLE": "a record without a timestamp has -1",
+    "ThrottleEvent": "the client waits as long as the broker asks (KIP-219)",
     "TopicCollection": "Admin.describe_topics() takes names",
     "TopicMetadata": "kafkagroup.admin.TopicDescription",
     "TopicPartitionInfo": "kafkagroup.admin.PartitionDescription",

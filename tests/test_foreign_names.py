@@ -16,6 +16,8 @@ from typing import Any
 import aiokafka
 import aiokafka.admin
 import confluent_kafka.admin
+import confluent_kafka.aio
+import confluent_kafka.serialization
 import pytest
 
 import kafkagroup
@@ -46,6 +48,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
     import kafka.admin
+    import kafka.partitioner
     from kafka.consumer.fetcher import ConsumerRecord
 
 RECORD = Record("t", 0, 5, 9, TimestampType.CREATE_TIME, b"k", b"v", (), 1)
@@ -363,6 +366,7 @@ MODULES = tuple(
         ("kafkagroup", "NewTopic", "it is kafkagroup.admin.NewTopic"),
         ("kafkagroup.errors", "PartitionLag", "it is kafkagroup.admin.PartitionLag"),
         ("kafkagroup", "KafkaProducer", "it is kafkagroup.Producer"),
+        ("kafkagroup", "AIOProducer", "it is kafkagroup.Producer"),
         ("kafkagroup", "Rebalanced", "it is kafkagroup.events.Rebalanced"),
         ("kafkagroup", "DecodeError", "it is kafkagroup.errors.DecodeError"),
         ("kafkagroup", "NoBrokersAvailable", "it is kafkagroup.errors.NoBrokersAvailableError"),
@@ -432,10 +436,14 @@ def exported() -> set[str]:
             name for name in vars(module) if name.startswith(("Kafka", "Consumer", "TIMESTAMP"))
         }
         found |= {"AdminClient", "DeserializingConsumer", "Message", "Producer", "OFFSET_END"}
+    found |= {"ThrottleEvent", *confluent_kafka.aio.__all__}
+    for module in (confluent_kafka, confluent_kafka.serialization, kafka.partitioner):
+        found |= {name for name in vars(module) if name.endswith(KINDS)}
     ours = {*kafkagroup.__all__, *kafkagroup.admin.__all__}
     return {name for name in found if name[0].isupper()} - ours - INTERNAL
 
 
+KINDS = ("Consumer", "Partitioner", "Producer", "Deserializer", "Serializer")
 INTERNAL = {
     *("Any", "NoError", "TopicPartitionReplica", "TypeVar"),
     *("InvalidMetadataError", "StaleMetadata", "TooManyInFlightRequests"),
