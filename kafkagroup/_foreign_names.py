@@ -83,6 +83,16 @@ _ATTRIBUTES = {
         "send_offsets_to_transaction": f"{_TRANSACTION}: await tx.send_offsets(consumer)",
         "write": "await send() or send_many(), or send_nowait() and flush()",
     },
+    "Transaction": {
+        "abort": "an exception in the block aborts",
+        "abort_transaction": "an exception in the block aborts",
+        "commit": "the end of the block commits",
+        "commit_transaction": "the end of the block commits",
+        "flush": "the end of the block waits for all records",
+        "produce": _SEND,
+        "send_and_wait": "it is send()",
+        "send_offsets_to_transaction": "await send_offsets(consumer)",
+    },
     "Admin": {
         "alter_consumer_group_offsets": "it is alter_offsets()",
         "alter_group_offsets": "it is alter_offsets()",
@@ -186,6 +196,10 @@ _KEYWORDS: dict[str, dict[str, str]] = {
     "offsets_for_times": {"timestamps": "times"},
     "seek": {"timestamp": "await offsets_for_times() first"},
     "stop": dict.fromkeys(("timeout", "timeout_ms"), _CLOSE_TIMEOUT) | {"autocommit": "commit"},
+    "send_offsets": dict.fromkeys(
+        ("group_id", "group_metadata", "offsets", "positions"),
+        "pass the consumer, which has its offsets and its group",
+    ),
     "subscribe": {
         "listener": _CALLBACKS,
         "on_assign": _CALLBACKS,

@@ -56,13 +56,14 @@ PROTOCOL = GroupProtocol("t", "n", b"", lambda members: {})
 OURS = {
     "Consumer": Consumer("t"),
     "Producer": Producer(),
+    "Transaction": Producer(transactional_id="t").transaction(),
     "Admin": Admin(),
     "Record": RECORD,
     "GroupMember": GroupMember("g", PROTOCOL),
     "Election": Election("g"),
     "Shards": Shards("g", 3),
 }
-CLIENTS = [name for name in OURS if name != "Record"]
+CLIENTS = [name for name in OURS if name not in ("Record", "Transaction")]
 THEIRS: dict[str, tuple[Any, ...]] = {
     "Consumer": (
         aiokafka.AIOKafkaConsumer,
@@ -103,6 +104,8 @@ def attribute_error(found_on: object, name: str) -> AttributeError:
         ("Consumer", "commit_sync", "it is commit()"),
         ("Producer", "send_and_wait", "it is send()"),
         ("Producer", "write", "await send() or send_many(), or send_nowait() and flush()"),
+        ("Transaction", "commit", "the end of the block commits"),
+        ("Transaction", "send_offsets_to_transaction", "await send_offsets(consumer)"),
         ("Admin", "create_partitions", "it is add_partitions()"),
         *((client, "close", "await stop(), or use `async with`") for client in CLIENTS),
         pytest.param("Record", "tp", _ATTRIBUTES["Record"]["tp"], marks=needs_compiled),
@@ -250,6 +253,14 @@ CONSUMER, ADMIN = OURS["Consumer"], OURS["Admin"]
             (
                 "Producer.stop() got an unexpected keyword argument 'timeout'; timeout: give"
                 " close_timeout to the constructor"
+            ),
+        ),
+        (
+            lambda: OURS["Transaction"].send_offsets(offsets={}, group_id="g"),
+            (
+                "Transaction.send_offsets() got an unexpected keyword arguments 'offsets',"
+                " 'group_id'; offsets: pass the consumer, which has its offsets and its group;"
+                " group_id: pass the consumer, which has its offsets and its group"
             ),
         ),
         (
