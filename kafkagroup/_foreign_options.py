@@ -30,6 +30,7 @@ _RENAMED = {
     "consumer_group": "group_id",
     "default_api_timeout_ms": "request_timeout_ms",
     "deserializer": "value_deserializer",
+    "fetch_error_backoff_ms": "retry_backoff_ms",
     "fetch_message_max_bytes": "max_partition_fetch_bytes",
     "fetch_wait_max_ms": "fetch_max_wait_ms",
     "group": "group_id",
@@ -74,8 +75,10 @@ _SECURITY = {
     "ca_location": "ssl_ca_location",
     "cafile": "ssl_ca_location",
     "certfile": "ssl_certificate_location",
+    "enable_ssl_certificate_verification": "enable_ssl_certificate_verification",
     "keyfile": "ssl_key_location",
     "mechanism": "sasl_mechanism",
+    "oauth_cb": "sasl_oauthbearer_token",
     "password": "sasl_password",
     "protocol": "security_protocol",
     "sasl_jaas_config": "sasl_username",
@@ -106,18 +109,22 @@ _SYSTEM = "there is nothing to set: the system's default is used"
 _METRICS = "metrics() returns the figures, and kafkagroup.exporters exports them"
 _QUEUED = "fetch_max_bytes limits what is buffered, in bytes"
 _OF_PRODUCER = "it is an option of Producer"
+_LOGGERS = "the loggers are named after modules: logging.getLogger('kafkagroup')"
+_VERSIONS = "there is nothing to set: versions are negotiated with each broker"
 _RESULTS = "await send(), or what send_nowait() returns"
 _ADAPTIVE = "partitions with less to send get more of the records without a key"
 
 _ANSWERS = {
     "acks": _OF_PRODUCER,
     "allow_auto_create_topics": "a request for a topic never creates it",
-    "api_version": "there is nothing to set: versions are negotiated with each broker",
+    "api_version": _VERSIONS,
     "api_version_auto_timeout_ms": "there is nothing to set: see request_timeout_ms",
+    "api_version_request": _VERSIONS,
     "batch_size": _OF_PRODUCER,
     "bootstrap_timeout_ms": "see request_timeout_ms and retry_backoff_ms",
     "client_dns_lookup": "every address that a name has is tried in turn",
     "consumer_timeout_ms": "pass timeout to getmany(), or use getone() within anyio.fail_after()",
+    "debug": _LOGGERS,
     "default_offset_commit_callback": "await commit(), or read events() and metrics()",
     "delivery_report_only_error": _RESULTS,
     "dr_cb": _RESULTS,
@@ -132,7 +139,8 @@ _ANSWERS = {
     "kafka_client": "each client has its own connections",
     "key_serializer": _OF_PRODUCER,
     "linger_ms": _OF_PRODUCER,
-    "logger": "the loggers are named after modules: logging.getLogger('kafkagroup')",
+    "log_level": _LOGGERS,
+    "logger": _LOGGERS,
     "loop": "the running event loop is used",
     "max_in_flight": "there is nothing to set",
     "max_in_flight_requests_per_connection": "there is nothing to set",
@@ -152,6 +160,7 @@ _ANSWERS = {
     "partitioner_adaptive_partitioning_enable": _ADAPTIVE,
     "partitioner_availability_timeout_ms": _ADAPTIVE,
     "proxy_url": "there are no proxies",
+    "queue_buffering_backpressure_threshold": "there is nothing to set: see linger_ms",
     "queued_max_messages": _QUEUED,
     "queued_max_records": _QUEUED,
     "queued_min_messages": _QUEUED,
@@ -164,12 +173,18 @@ _ANSWERS = {
     "sasl_kerberos_service_name": _NO_KERBEROS,
     "selector": "the running event loop is used",
     "send_buffer_bytes": _SYSTEM,
+    "socket_keepalive_enable": "it is always on",
+    "socket_nagle_disable": "TCP_NODELAY is always set",
     "socket_options": _SYSTEM,
+    "socket_receive_buffer_bytes": _SYSTEM,
+    "socket_send_buffer_bytes": _SYSTEM,
     "socks5_proxy": "there are no proxies",
     "statistics_interval_ms": _METRICS,
     "stats_cb": _METRICS,
     "sticky_partitioning_linger_ms": _ADAPTIVE,
+    "throttle_cb": "the client waits as long as the broker asks (KIP-219)",
     "topic": "topics are positional arguments",
+    "topic_blacklist": "pattern takes a regular expression, which can exclude names",
     "topics": "topics are positional arguments",
     "transaction_timeout_ms": _OF_PRODUCER,
     "transaction_two_phase_commit_enable": "there is no two-phase commit",
@@ -195,6 +210,7 @@ _OF_CONSUMERS = frozenset(
         "queued_min_messages",
         "rebalance_listener",
         "topic",
+        "topic_blacklist",
         "topics",
     )
 )

@@ -151,6 +151,9 @@ def theirs_of_producers() -> set[str]:
     # librdkafka's
     found |= {"dr_cb", "on_delivery", "partitioner", "queue.buffering.max.messages"}
     found |= {"request.required.acks", "sticky.partitioning.linger.ms", "batch.num.messages"}
+    found |= {"debug", "log_level", "oauth_cb", "queue.buffering.backpressure.threshold"}
+    found |= {"enable.ssl.certificate.verification", "socket.keepalive.enable", "throttle_cb"}
+    found |= {"api.version.request", "socket.nagle.disable", "socket.send.buffer.bytes"}
     return found - options_of(Producer) - {"allow_auto_create_topics"}
 
 

@@ -86,6 +86,19 @@ def test_the_names_on_the_page_exist(client: str) -> None:
     assert "| none | |" not in table  # what to do instead
 
 
+@pytest.mark.parametrize("client", ["aiokafka", "confluent-kafka", "kafka-python"])
+def test_an_option_on_the_page_is_explained_by_its_error(client: str) -> None:
+    ours = inspect.signature(Consumer).parameters
+    options = [name for name, _ in rows(client) if not name.endswith("()") and name not in ours]
+    unexplained = []
+    for name in options:
+        with pytest.raises(TypeError) as caught:
+            Consumer(**{name: 1})
+        if "; " not in str(caught.value):
+            unexplained.append(name)
+    assert unexplained == []
+
+
 def methods(kind: type) -> set[str]:
     return {f"{n}()" for n in dir(kind) if n[0] != "_" and callable(getattr(kind, n))}
 
