@@ -37,7 +37,7 @@ from kafkagroup.errors import (
     TransactionAbortedError,
     TransactionOutcomeUnknownError,
 )
-from kafkagroup.transaction import Transaction, TransactionalProducer
+from kafkagroup.transaction import Transaction, TransactionalProducer, check_consumer
 from kafkagroup.types import OffsetAndMetadata, Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
     ) -> None:
         check_record_limit(max_records)
         check_interval("max_interval", max_interval)
+        check_consumer(consumer)
         if not consumer._reads_committed:
             raise ConfigurationError(
                 "the consumer reads records of transactions that may be aborted; give it"

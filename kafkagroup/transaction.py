@@ -15,6 +15,7 @@ from kafkagroup._public import public
 from kafkagroup.errors import (
     ClosedError,
     CommitFailedError,
+    ConfigurationError,
     IllegalStateError,
     KafkaGroupError,
     NotWrittenError,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from kafkagroup.runtime.produce.producer_transactions import ProducerTransactions
     from kafkagroup.runtime.produce.record_future import RecordFuture
 
-__all__ = ["Transaction", "TransactionalProducer"]
+__all__ = ["Transaction", "TransactionalProducer", "check_consumer"]
 
 
 class TransactionalProducer(Protocol[K_contra, V_contra]):
@@ -198,11 +199,12 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
         Raises: TransactionAbortedError and IllegalStateError as `send`; CommitFailedError if the
         consumer no longer owns a partition, or the group rebalances: the block then aborts;
         ClosedError for a consumer that is stopped, after which the block aborts, too;
-        ConfigurationError for a consumer with `enable_auto_commit`, or without `group_id`;
-        UnsupportedVersionError from brokers before 2.5, which do not compare the generation;
-        AuthorizationError; RequestTimeoutError.
+        ConfigurationError for a consumer with `enable_auto_commit`, or without `group_id`, and for
+        what is no consumer; UnsupportedVersionError from brokers before 2.5, which do not compare
+        the generation; AuthorizationError; RequestTimeoutError.
         """
         self._check_is_open()
+        check_consumer(consumer)
         self._transactions.raise_if_failed()
         try:
             consumer._check_transactional()
@@ -237,6 +239,18 @@ class Transaction(KeyValueSink[K_contra, V_contra], Explained):
 
     def __repr__(self) -> str:
         return f"Transaction({self._producer!r})"
+
+
+def check_consumer(consumer: object) -> None:
+    """Raises: ConfigurationError for what is no `Consumer`, such as offsets, which the method of
+    other clients takes."""
+    from kafkagroup.consumer import Consumer
+
+    if not isinstance(consumer, Consumer):
+        raise ConfigurationError(
+            f"the consumer is of type {type(consumer).__name__}; expected a kafkagroup.Consumer,"
+            " which has its offsets and its group"
+        )
 
 
 def _abort_error(cause: BaseException) -> KafkaGroupError:

@@ -822,6 +822,9 @@ async def test_wrong_consumers_are_named() -> None:
         async with Consumer("in", **READER | {"enable_auto_commit": True}) as reader:
             with pytest.raises(ConfigurationError, match="enable_auto_commit"):
                 await anext(producer.transactions(reader))
+        topic: Any = "in"
+        with pytest.raises(ConfigurationError, match=r"type str; expected .*Consumer"):
+            producer.transactions(topic)
 
 
 async def test_a_refused_consumer_keeps_its_record_in_flight() -> None:

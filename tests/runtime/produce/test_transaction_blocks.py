@@ -557,6 +557,8 @@ async def test_wrong_use_is_named() -> None:
                     async with producer.transaction():
                         pass
                 await tx.send("t", b"")
+                with pytest.raises(ConfigurationError, match=r"type dict; expected .*Consumer"):
+                    await tx.send_offsets({TopicPartition("in", 0): 1})  # type: ignore[arg-type]
             with pytest.raises(IllegalStateError, match="not open"):
                 await tx.send("t", b"")
             async with Consumer("in", **SERVERS, group_id="g", auto_offset_reset="earliest") as c:
