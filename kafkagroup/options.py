@@ -722,6 +722,8 @@ class ProducerOptions(CommonOptions):
             raise ConfigurationError(
                 f"acks={self.acks!r}: an idempotent producer needs acks='all'; set"
                 " enable_idempotence=False if a record may be lost or written twice"
+                if self.transactional_id is None
+                else f"acks={self.acks!r}: transactions need acks='all'"
             )
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigurationError(

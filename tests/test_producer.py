@@ -379,6 +379,9 @@ async def test_wrong_options_and_calls_are_refused() -> None:
     ):
         with pytest.raises(ConfigurationError):
             Producer(**wrong)
+    # Not with the advice to set enable_idempotence=False, which transactions exclude.
+    with pytest.raises(ConfigurationError, match=r"^acks=1: transactions need acks='all'$"):
+        Producer(transactional_id="tx", acks=1)
     producer = Producer(**SERVERS)
     with pytest.raises(NotStartedError):
         await producer.send("new", b"")
