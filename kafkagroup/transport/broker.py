@@ -205,6 +205,12 @@ class BrokerClient:
         return any(not c.is_closed for c in self._connections.values())
 
     @property
+    def is_silent(self) -> bool:
+        """Whether a request has timed out, and nothing was received since it was sent."""
+        since = self._last_unanswered_at
+        return since > -math.inf and not self.has_received_since(since)
+
+    @property
     def has_connections(self) -> bool:
         """Whether a connection is open, or is being opened."""
         return bool(self._connecting) or self.is_reached

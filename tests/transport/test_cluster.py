@@ -11,7 +11,12 @@ import anyio
 import attrs
 import pytest
 
-from kafkagroup.errors import ConnectionLostError, ErrorCode, NoBrokersAvailableError
+from kafkagroup.errors import (
+    ConnectionLostError,
+    ErrorCode,
+    NoBrokersAvailableError,
+    RequestTimeoutError,
+)
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Throttle
 from kafkagroup.transport.broker import MAIN
@@ -534,6 +539,30 @@ async def test_a_request_for_any_broker_goes_to_one_that_is_reached(
         await cluster.request_any(METADATA)
         expected = [] if MAIN in used else [nodes["n3"]]
         assert network.dialled[before:] == expected
+
+
+async def test_a_request_for_any_broker_goes_to_a_silent_one_last(network: Any) -> None:
+    """Records whose leader did not respond waited longer for its successor: that leader was the
+    first to be asked for it."""
+    respond, is_silent = metadata_of(n1=A, n2=B), False
+
+    async def respond_or_not(request: MetadataRequest) -> MetadataResponse:
+        if is_silent:
+            await anyio.sleep_forever()
+        return respond(request)
+
+    network.handlers |= {A: serving(respond_or_not), B: serving(respond)}
+    async with network, open_cluster(A) as cluster:
+        await cluster.refresh()
+        broker = cluster.broker(cluster.metadata.nodes[1])
+        await broker.connect(MAIN)
+        await anyio.sleep(1.0)
+        is_silent = True
+        with pytest.raises(RequestTimeoutError):
+            await broker.request(METADATA, connection_id="produce", timeout=1.0)
+        start = anyio.current_time()
+        await cluster.request_any(METADATA)
+        assert anyio.current_time() == start
 
 
 # ---------------------------------------------------------------- brokers that move
