@@ -401,10 +401,20 @@ class Admin(CallingService):
         filter by times (before 3.8) or patterns (before 4.1). Raises: ConfigurationError;
         TransportError when no broker responds.
         """
+        ids = tuple(producer_ids)
+        # A request with another type cannot be encoded, as one with a filter for newer brokers.
+        if not all(isinstance(one, int) for one in ids):
+            raise ConfigurationError(f"producer_ids={ids!r}; expected whole numbers")
+        if not isinstance(open_longer_than, timedelta | None):
+            raise ConfigurationError(
+                f"open_longer_than={open_longer_than!r}; expected a datetime.timedelta"
+            )
+        if not isinstance(pattern, str | None):
+            raise ConfigurationError(f"pattern={pattern!r}; expected a string")
         return await transactions.list_transactions(
             self._calls,
             states=_names(states, TransactionState),
-            producer_ids=producer_ids,
+            producer_ids=ids,
             open_longer_than=open_longer_than,
             pattern=pattern,
         )
@@ -534,15 +544,18 @@ def _topic_names(topics: Iterable[str]) -> list[str]:
 
 
 def _transactional_ids(transactional_ids: Iterable[str]) -> list[str]:
-    """Return the ids without duplicates. Raises: ConfigurationError for one string, or an empty
-    id."""
+    """Return the ids without duplicates. Raises: ConfigurationError for one string, and for an
+    empty id or one that is no string."""
     if isinstance(transactional_ids, str):
         raise ConfigurationError(
             f"expected several transactional ids, not {transactional_ids!r} alone"
         )
     found = list(dict.fromkeys(transactional_ids))
-    if not all(found):
-        raise ConfigurationError("transactional_id is empty")
+    for one in found:
+        if not isinstance(one, str):
+            raise ConfigurationError(f"transactional_id={one!r}; expected a string")
+        if not one:
+            raise ConfigurationError("transactional_id is empty")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -20,7 +21,7 @@ from kafkagroup.admin import (
     TransactionState,
     transactions,
 )
-from kafkagroup.errors import IllegalStateError
+from kafkagroup.errors import ConfigurationError, IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport.metadata import Node
 from kafkagroup.wire.messages.transaction_admin import WriteTxnMarkersRequest
@@ -132,3 +133,27 @@ async def test_an_id_without_an_open_transaction_has_none_that_is_open_for_long(
                     )
     assert [one.transactional_id for one in found.transactions] == listed
     assert found.errors == {}
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"pattern": re.compile("tx.*")}, r"^pattern=re.compile\('tx.*'\); expected a string$"),
+        ({"producer_ids": ["7"]}, r"^producer_ids=\('7',\); expected whole numbers$"),
+        ({"open_longer_than": 5}, r"^open_longer_than=5; expected a datetime.timedelta$"),
+    ],
+)
+async def test_a_filter_of_a_wrong_type_is_not_said_to_need_a_newer_broker(
+    network: Any, filters: Any, message: str
+) -> None:
+    kafka = EmbeddedKafka({"t": 1}, listen=False)
+    async with network, kafka:
+        network.serve_embedded(kafka)
+        async with Admin(bootstrap_servers=SERVERS) as admin:
+            with pytest.raises(ConfigurationError, match=message):
+                await admin.list_transactions(**filters)
+            number: Any = 7
+            with pytest.raises(
+                ConfigurationError, match=r"^transactional_id=7; expected a string$"
+            ):
+                await admin.describe_transaction(number)
