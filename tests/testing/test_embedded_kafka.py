@@ -603,6 +603,8 @@ def test_what_does_not_exist_is_named() -> None:
     kafka = EmbeddedKafka({"t": 1}, listen=False)
     with pytest.raises(ConfigurationError, match="there is no topic typo"):
         kafka.produce("typo", ["lost"])
+    with pytest.raises(ConfigurationError, match="expected several records, not 'one' alone"):
+        kafka.produce("t", "one")  # it wrote a record for each letter
     with pytest.raises(ConfigurationError, match="expected an error code for a partition"):
         kafka.fail(OffsetFetchRequest, Close(), partition=TopicPartition("t", 0))
 

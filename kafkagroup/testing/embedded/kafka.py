@@ -312,8 +312,11 @@ class EmbeddedKafka:
         """Append records, to one partition or round-robin; return the partition of each record.
 
         Each partition gets one batch. A str or bytes is the value of a record without a key.
-        Records without a timestamp get the time of `wall`.
+        Records without a timestamp get the time of `wall`. Raises: ConfigurationError for a str or
+        bytes instead of several records, and if there is no such topic or partition.
         """
+        if isinstance(records, str | bytes):
+            raise ConfigurationError(f"expected several records, not {records!r} alone")
         now_ms = int(self._wall() * 1000)
         batches: dict[int, list[NewRecord]] = {}
         assigned: list[TopicPartition] = []
