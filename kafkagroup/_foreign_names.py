@@ -219,6 +219,7 @@ _KEYWORDS: dict[str, dict[str, str]] = {
 _REQUESTS = "kafkagroup.broker.Broker has the requests of a group client"
 _DESERIALIZERS = "key_deserializer and value_deserializer take functions"
 _SERIALIZERS = "key_serializer and value_serializer take functions"
+_RAISED_BY_SERIALIZERS = "send() raises what a serializer raises"
 _PARTITIONER = "partitioner of Producer takes a function"
 
 _NAMES = {
@@ -283,6 +284,8 @@ _NAMES = {
     "KafkaProtocolError": "RemoteProtocolError",
     "KafkaTimeoutError": "RequestTimeoutError",
     "KafkaUnavailableError": "NoBrokersAvailableError",
+    "KeyDeserializationError": "DeserializationError",
+    "KeySerializationError": _RAISED_BY_SERIALIZERS,
     "ListConsumerGroupsResult": "kafkagroup.admin.GroupList",
     "MemberAssignment": "decode_assignment() returns it",
     "MemberState": "GroupMember has the state of a member",
@@ -300,12 +303,14 @@ _NAMES = {
     "OffsetSpec": "Consumer has beginning_offsets(), end_offsets() and offsets_for_times()",
     "PartitionMetadata": "kafkagroup.admin.PartitionDescription",
     "Partitioner": _PARTITIONER,
+    "ProduceError": "NotWrittenError",
     "ProducerClosed": "ClosedError",
     "RangePartitionAssignor": "kafkagroup.assign.range_assignor",
     "RecordTooLargeError": "NotWrittenError",
     "RoundRobinPartitionAssignor": "kafkagroup.assign.roundrobin_assignor",
     "round_robin_assignor": "kafkagroup.assign.roundrobin_assignor",
     "ScramMechanism": "sasl_mechanism of Security takes 'SCRAM-SHA-512'",
+    "SerializationError": _RAISED_BY_SERIALIZERS,
     "Serializer": _SERIALIZERS,
     "SerializingProducer": "Producer",
     "ShareConsumer": _NO_SHARE_GROUPS,
@@ -320,7 +325,10 @@ _NAMES = {
     "TopicCollection": "Admin.describe_topics() takes names",
     "TopicMetadata": "kafkagroup.admin.TopicDescription",
     "TopicPartitionInfo": "kafkagroup.admin.PartitionDescription",
+    "TransactionAbortableError": "TransactionAbortedError",
     "UnrecognizedBrokerVersion": "UnsupportedVersionError",
+    "ValueDeserializationError": "DeserializationError",
+    "ValueSerializationError": _RAISED_BY_SERIALIZERS,
 } | dict.fromkeys(
     (  # unpacked tuples, as above
         *("ACL", "ACLFilter", "ACLOperation", "ACLPermissionType", "ACLResourcePatternType"),
@@ -348,6 +356,22 @@ _CODES = {
     "UnknownError": "UNKNOWN_SERVER_ERROR",
 }
 """Another client's error -> the code of a `BrokerError`, if the code has another name."""
+
+_CODES_OF_RECORDS = frozenset(
+    (
+        "DUPLICATE_SEQUENCE_NUMBER",
+        "INVALID_PRODUCER_EPOCH",
+        "INVALID_RECORD",
+        "INVALID_TIMESTAMP",
+        "MESSAGE_TOO_LARGE",
+        "NOT_ENOUGH_REPLICAS",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "OUT_OF_ORDER_SEQUENCE_NUMBER",
+        "RECORD_LIST_TOO_LARGE",
+        "UNKNOWN_PRODUCER_ID",
+    )
+)
+"""The codes with which brokers refuse records: the error of a producer has them in its `why`."""
 
 
 def unknown_attribute(found_on: object, name: str) -> AttributeError:
@@ -425,6 +449,8 @@ def _replacement(name: str) -> str | None:
     words = re.sub("(?<!^)(?=[A-Z])", "_", re.sub("(Error|Exception)$", "", name)).upper()
     code = _CODES.get(name, words)
     if code in import_module("kafkagroup.errors").ErrorCode.__members__:
+        if code in _CODES_OF_RECORDS:
+            return f"catch NotWrittenError, and compare the code of its why with ErrorCode.{code}"
         return f"catch BrokerError, and compare its code with ErrorCode.{code}"
     return "kafkagroup.errors has all errors" if name.endswith(("Error", "Exception")) else None
 

@@ -39,7 +39,7 @@ from kafkagroup import (
     Transaction,
     ZooKeeperMembership,
 )
-from kafkagroup._foreign_names import _ATTRIBUTES, _KEYWORDS, _NAMES, _path
+from kafkagroup._foreign_names import _ATTRIBUTES, _CODES_OF_RECORDS, _KEYWORDS, _NAMES, _path
 from kafkagroup.broker import Broker
 from kafkagroup.types import TimestampType
 
@@ -407,6 +407,16 @@ MODULES = tuple(
             "UnknownTopicOrPartitionError",
             "catch BrokerError, and compare its code with ErrorCode.UNKNOWN_TOPIC_OR_PARTITION",
         ),
+        (
+            "kafkagroup.errors",
+            "MessageSizeTooLargeError",
+            (
+                "catch NotWrittenError, and compare the code of its why with"
+                " ErrorCode.MESSAGE_TOO_LARGE"
+            ),
+        ),
+        ("kafkagroup.errors", "ProduceError", "it is kafkagroup.NotWrittenError"),
+        ("kafkagroup.errors", "ValueSerializationError", "send() raises what a serializer raises"),
         ("kafkagroup.admin", "NewPartitions", "Admin.add_partitions() takes topic -> count"),
     ],
 )
@@ -482,6 +492,7 @@ def test_the_explanations_are_imported_with_the_first_wrong_name() -> None:
 
 
 def test_the_explanations_name_what_exists() -> None:
+    assert set(kafkagroup.errors.ErrorCode.__members__) >= _CODES_OF_RECORDS
     for answer in _NAMES.values():
         if " " not in answer:
             path = answer if "." in answer else _path(answer)
