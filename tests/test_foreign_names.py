@@ -388,6 +388,8 @@ MODULES = tuple(
         ("kafkagroup.errors", "Rebalanced", "it is kafkagroup.events.Rebalanced"),
         ("kafkagroup.events", "Consumer", "it is kafkagroup.Consumer"),
         ("kafkagroup.wire", "Record", "it is kafkagroup.Record"),
+        ("kafkagroup.compat.kafka_python", "KafkaProducer", "it is kafkagroup.Producer"),
+        ("kafkagroup.compat.pykafka", "Producer", "it is kafkagroup.Producer"),
         (
             "kafkagroup.assign",
             "RoundRobinPartitionAssignor",

@@ -131,7 +131,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_in_place": set(),
     "_pure": set(),
     "_extended_consumer": _ENGINE | {"consumer"},
-    "compat": _PUBLIC | _LOOP | {"_extended_consumer", "_hidden_values", "assign", "wire"},
+    "compat": _PUBLIC
+    | _LOOP
+    | {"_extended_consumer", "_hidden_values", "_public", "assign", "wire"},
     "cli": _PUBLIC | {"_option_kinds", "_signals", "assign", "spark", "testing"},
     "exporters": _PUBLIC | {"_extras", "_values"},
     "__main__": {"cli"},

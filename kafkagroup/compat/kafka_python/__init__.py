@@ -14,6 +14,7 @@ async with ConsumerCoordinator(KafkaClient(), subscription, Metrics(), group_id=
 ```
 """
 
+from kafkagroup._public import late_names
 from kafkagroup.compat.kafka_python.base import BaseCoordinator, HeartbeatTask
 from kafkagroup.compat.kafka_python.client import KafkaClient, SubscriptionState
 from kafkagroup.compat.kafka_python.consumer import AutoCommitTask, ConsumerCoordinator
@@ -42,3 +43,5 @@ __all__ = [
     "Metrics",
     "SubscriptionState",
 ]
+
+__getattr__ = late_names(__name__, {})

@@ -9,6 +9,7 @@ async with ManagedBalancedConsumer("orders", "localhost:9092", b"billing") as co
 ```
 """
 
+from kafkagroup._public import late_names
 from kafkagroup.compat.pykafka.broker import Broker
 from kafkagroup.compat.pykafka.consumer import BalancedConsumer, ManagedBalancedConsumer
 from kafkagroup.compat.pykafka.membership import (
@@ -51,3 +52,5 @@ __all__ = [
     "decide_partitions_range",
     "decide_partitions_roundrobin",
 ]
+
+__getattr__ = late_names(__name__, {})
