@@ -316,7 +316,9 @@ class ConsumingTransaction(
         """Return to the first records if the transaction was not entered, or turns out to be
         aborted; but leave a partition where the application has sought since. Raises: as
         `Consumer.committed`."""
-        if not (self._is_outcome_unknown and await self._has_committed()):
+        if self._is_outcome_unknown and await self._has_committed():
+            self._consumer._session.committer.note_transaction(self._commits(), is_certain=True)
+        else:
             # This transaction cannot be entered any more: the next one has its records again.
             self._ended_at = min(self._ended_at, anyio.current_time())
             self._rewind(self._unsought())
@@ -362,14 +364,15 @@ class ConsumingTransaction(
     async def _send_all_offsets(self) -> BaseException | None:
         """Send the offsets; return the error that aborts the transaction."""
         self._sign_ends()
-        commits = [
-            Commit(self._owned[tp], end, self._topic_ids[tp]) for tp, end in self._ends.items()
-        ]
         try:
-            await self._send_commits(self._consumer, commits)
+            await self._send_commits(self._consumer, self._commits())
         except KafkaGroupError as error:
             return error
         return None
+
+    def _commits(self) -> list[Commit]:
+        """Return the offsets to commit, with the assignment and topic of each."""
+        return [Commit(self._owned[tp], end, self._topic_ids[tp]) for tp, end in self._ends.items()]
 
     def _release(self) -> None:
         """Drop the records in flight. A revocation may be waiting for them; the next owner of their

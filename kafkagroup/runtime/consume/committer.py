@@ -297,12 +297,14 @@ class Committer:
         group may have them."""
         now = anyio.current_time()
         for commit in commits:
+            owned, offset = commit.owned, commit.offset
             if not commit.is_assigned(self._delivery.owned):
                 continue
             if is_certain:
-                commit.owned.acknowledge(commit.offset, now)
-            else:
-                commit.owned.begin_commit(commit.offset.offset)
+                owned.acknowledge(offset, now)
+            # Below it, records in flight wait for the outcome: until then no offset may replace it.
+            elif owned.processed >= offset.offset:
+                owned.begin_commit(offset.offset)
 
     async def wait_for_commits(self, deadline: float) -> None:
         """Wait for the commits that were requested before, at most until `deadline`."""

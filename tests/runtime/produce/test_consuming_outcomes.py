@@ -103,6 +103,21 @@ async def test_a_commit_of_unknown_outcome_does_not_settle_that_of_a_later_repla
         assert again == [b"again %d" % n for n in range(5, 10)] * 2
 
 
+async def test_a_plain_commit_does_not_replace_one_of_unknown_outcome() -> None:
+    async with (
+        cluster(topics={"in": 1, "t": 1}) as kafka,
+        consumer() as reader,
+        Producer(**SHORT) as producer,
+    ):
+        kafka.produce("in", numbers(10))
+        await forward(kafka, producer.transactions(reader, max_records=5), until=5)
+        kafka.fail(EndTxnRequest, Close(), times=None)  # executed, without a response
+        with pytest.raises(TransactionOutcomeUnknownError):
+            await write_again(producer, reader)
+        await reader.commit()
+        assert kafka.committed("g", "in") == {0: 10}
+
+
 async def test_a_seek_back_is_committed_after_an_unknown_outcome() -> None:
     """The group's offset before the transaction counted as the present one."""
     async with (
