@@ -544,8 +544,8 @@ class Cluster:
 
     def _known_nodes(self) -> list[Node]:
         """Return known brokers, as `_MAX_CANDIDATES` limits them: first those whose main connection
-        is open, then those with another open connection, then those without one, and last the
-        silent ones; each in random order."""
+        is open, then those with another open connection, then those without one, and last those
+        that do not respond or throttle this client; each in random order."""
         nodes = list(self.metadata.nodes.values())
         if len(nodes) > _MAX_CANDIDATES:
             used = [self.metadata.nodes.get(node_id) for node_id, *_ in self._brokers]
@@ -576,11 +576,12 @@ class Cluster:
 
     def _distance(self, node: Node) -> int:
         """Return the sort key of a node in `_known_nodes`: 0 if its main connection is open, 1 if
-        only another one is, 2 if none is, and 3 if the broker is silent."""
+        only another one is, 2 if none is, and 3 if the broker does not respond or throttles this
+        client."""
         broker = self._brokers.get((node.node_id, node.host, node.port))
         if broker is None:
             return 2
-        if broker.is_silent:
+        if broker.is_silent or broker.throttled_seconds:
             return 3
         return 0 if broker.connected else 1 if broker.is_reached else 2
 

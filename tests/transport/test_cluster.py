@@ -565,6 +565,19 @@ async def test_a_request_for_any_broker_goes_to_a_silent_one_last(network: Any) 
         assert anyio.current_time() == start
 
 
+async def test_a_request_for_any_broker_goes_to_one_that_throttles_last(network: Any) -> None:
+    """It waited for the throttle while another broker would have responded."""
+    nodes = {"n1": A, "n2": B}
+    throttled = attrs.evolve(metadata_of(**nodes)(METADATA), throttle_time_ms=2000)
+    network.handlers |= {A: serving(lambda _: throttled), B: serving(metadata_of(**nodes))}
+    async with network, open_cluster(B) as cluster:
+        await cluster.refresh()
+        await cluster.broker(cluster.metadata.nodes[1]).request(METADATA)
+        start = anyio.current_time()
+        await cluster.request_any(METADATA)
+        assert anyio.current_time() == start
+
+
 # ---------------------------------------------------------------- brokers that move
 
 
