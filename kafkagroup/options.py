@@ -618,12 +618,14 @@ class ProducerOptions(CommonOptions):
     key_serializer: Serializer[Any] | None = function(
         "Serializer[K_contra]",
         None,
-        "a function or coroutine function from a key to its bytes; keys are bytes without one",
+        "a function or coroutine function from a key to its bytes, not called for a null key; keys"
+        " are bytes without one",
     )
     value_serializer: Serializer[Any] | None = function(
         "Serializer[V_contra]",
         None,
-        "a function or coroutine function from a value to its bytes; values are bytes without one",
+        "a function or coroutine function from a value to its bytes, not called for a null value,"
+        " which stays null; values are bytes without one",
     )
     partitioner: Partitioner | None = plain_function(
         "Partitioner",

@@ -129,10 +129,11 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             client_id: The client's name in the brokers' logs and quotas. Default `'kafkagroup'`;
                 Kafka's `client.id`.
             security: A `Security`: TLS, SASL or both; `None` is plain TCP.
-            key_serializer: A function or coroutine function from a key to its bytes; keys are bytes
-                without one. Default `None`; Kafka's `key.serializer`.
-            value_serializer: A function or coroutine function from a value to its bytes; values are
-                bytes without one. Default `None`; Kafka's `value.serializer`.
+            key_serializer: A function or coroutine function from a key to its bytes, not called for
+                a null key; keys are bytes without one. Default `None`; Kafka's `key.serializer`.
+            value_serializer: A function or coroutine function from a value to its bytes, not called
+                for a null value, which stays null; values are bytes without one. Default `None`;
+                Kafka's `value.serializer`.
             transactional_id: Makes the producer transactional: records are written in a
                 `transaction()`. The id is that of one writer over its restarts: a producer that
                 starts with it fences the ones before. Default `None`.

@@ -848,7 +848,10 @@ async def test_serializers_plain_and_async() -> None:
                 p.send_nowait("t", "b")
         async with Producer(**SERVERS, value_serializer=str.encode) as q:
             await q.send_nowait("t", "c")
-        assert await values(kafka, "t") == [b"a", b"c"]
+            null: Any = None  # the serializer is not called
+            await q.send_nowait("t", null)
+            await q.send("t", null)
+        assert await values(kafka, "t") == [b"a", b"c", None, None]
     gc.collect()
 
 
