@@ -551,6 +551,17 @@ class BrokerClient:
             self._report_success(connection_id)
         return response
 
+    def is_ready(self, connection_id: str = MAIN) -> bool:
+        """Return whether a request would be sent at once."""
+        connection = self._open_connection(connection_id)
+        return (
+            connection is not None
+            and connection.is_identified
+            and connection_id not in self._connecting
+            and not self._needs_care(connection)
+            and not self._throttle.seconds_left
+        )
+
     async def ready(self, connection_id: str = MAIN) -> None:
         """Wait until a request would be sent at once. Raises as `request`."""
         await self._ready_connection(connection_id)

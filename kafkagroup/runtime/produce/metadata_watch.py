@@ -53,18 +53,20 @@ class MetadataWatch:
         spawn: Spawn,
         on_leader: Callable[[PartitionQueue], None],
         on_placed: Callable[[TopicQueues, ProduceBatch], None],
+        on_followed: Callable[[], None],
         max_age: float,
     ) -> None:
         """`on_leader` is called with each queue of `find_leader` as soon as its leader is known,
         and with the queues of partitions that a recreated topic does not have; `on_placed` with a
         topic, and the records that have waited for its partitions, as soon as these are known or
-        refused."""
+        refused; `on_followed` after that, with each change of the metadata."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._spawn = spawn
         self._max_age = max_age
         self._on_leader = on_leader
         self._on_placed = on_placed
+        self._on_followed = on_followed
         self._task = CoalescingTask(spawn, self._find, "metadata")
         self._leaderless: set[PartitionQueue] = set()
         """The queues of `find_leader` whose leader is not known yet."""
@@ -274,6 +276,7 @@ class MetadataWatch:
             elif metadata.leader_node(queue.tp) is not None:
                 self._leaderless.discard(queue)
                 self._on_leader(queue)
+        self._on_followed()
         self._followed.notify()
 
     def _follow_topic(self, topic: TopicQueues) -> None:

@@ -12,6 +12,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from functools import partial
 
+import anyio
+
 from kafkagroup._backoff import backoff
 from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.clock import loop_clock
@@ -45,6 +47,7 @@ from kafkagroup.runtime.produce.producer_ids import ProducerIds
 from kafkagroup.runtime.produce.record_future import wait_ended_or_moved
 from kafkagroup.runtime.produce.record_outcomes import RecordOutcomes
 from kafkagroup.runtime.produce.transactions import MARKER_PAUSE, TransactionManager
+from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
@@ -121,7 +124,13 @@ class Sender:
         """The queues and topics for whose earliest deadline an alarm is set."""
         self._brokers: dict[int, BrokerSender] = {}
         self._watch = MetadataWatch(
-            cluster, accumulator, spawn, self.dispatch, self._on_placed, metadata_max_age
+            cluster,
+            accumulator,
+            spawn,
+            self.dispatch,
+            self._on_placed,
+            self._follow_leaders,
+            metadata_max_age,
         )
         self._transactions = transactions
         self._transaction_alarm_at = math.inf
@@ -137,6 +146,8 @@ class Sender:
         self._retried_batches = 0
         self._reached: set[int] = set()
         """With acks=0: the brokers whose connection has been opened, and was not seen closed."""
+        self._unsent: dict[int, tuple[Taken, anyio.CancelScope]] = {}
+        """Broker -> the batches that wait until it can be reached, and the scope of that wait."""
         self._retry_alarms: dict[PartitionQueue, float] = {}
         """Queue -> the time of the alarm for its last retry."""
         accumulator.clock = self._clock  # which does not look up the loop each time
@@ -216,6 +227,20 @@ class Sender:
             if batch.has_ended:
                 self.outcomes.note_end(batch)
 
+    def _follow_leaders(self) -> None:
+        """Act on new metadata: what waits for a broker that is not the leader any more, because it
+        cannot be reached or has too many requests in flight, is sent to the new leader."""
+        for node_id, (taken, wait) in self._unsent.items():
+            if not all(self._is_led_by(node_id, queue) for queue, _ in taken):
+                wait.cancel()
+        for queue in self._accumulator.queues():
+            if queue.has_waiting:
+                self.dispatch(queue)
+
+    def _is_led_by(self, node_id: int, queue: PartitionQueue) -> bool:
+        leader = self._cluster.metadata.leader_node(queue.tp)
+        return leader is not None and leader.node_id == node_id
+
     def _on_id(self, error: KafkaGroupError | None) -> None:
         """Send what waited for a producer id; or, with the `error` by which the brokers refuse one,
         fail all records."""
@@ -259,8 +284,7 @@ class Sender:
     def _next(self, queue: PartitionQueue, node_id: int, now: float) -> ProduceBatch | None:
         """Close what has lingered, and return the batch that may be sent; without one, set the
         alarm for a retry, or request an id."""
-        leader = self._cluster.metadata.leader_node(queue.tp)
-        if leader is None or leader.node_id != node_id:
+        if not self._is_led_by(node_id, queue):
             self.dispatch(queue)  # to the new leader
             return None
         queue.follow(node_id, self._cluster.metadata.topics[queue.tp.topic].topic_id)
@@ -317,12 +341,11 @@ class Sender:
                     # connection, as after its partition got another leader.
                     self._reached.discard(node_id)
                     await self._cluster.refresh()
-                    for queue, batch in taken:
-                        queue.put_back(batch, self._clock())
-                        self._on_attempt_ended(queue, batch)
+                    self._put_back(taken)
                     return
                 self._reached.add(node_id)
-            await broker.ready(_CONNECTION)
+            if not (broker.is_ready(_CONNECTION) or await self._reach(broker, taken)):
+                return
             taken = self._without_ended(taken)
             if not taken:
                 return
@@ -369,6 +392,25 @@ class Sender:
             else:
                 encode()
 
+    async def _reach(self, broker: BrokerClient, taken: Taken) -> bool:
+        """Wait until a request to the broker would be sent at once. Return False, with the batches
+        in their queues again, if a partition has got another leader meanwhile."""
+        with anyio.CancelScope() as wait:
+            self._unsent[broker.node_id] = taken, wait
+            try:
+                await broker.ready(_CONNECTION)
+            finally:
+                del self._unsent[broker.node_id]
+        if wait.cancelled_caught:
+            self._put_back(taken)
+        return not wait.cancelled_caught
+
+    def _put_back(self, taken: Taken) -> None:
+        """Put batches that were not sent back into their queues."""
+        for queue, batch in taken:
+            queue.put_back(batch, self._clock())
+            self._on_attempt_ended(queue, batch)
+
     def _without_ended(self, taken: Taken) -> Taken:
         """Put back the batches that have expired since they were taken: the application knows that
         they were not written. Return the others."""
@@ -376,9 +418,7 @@ class Sender:
         if not ended:
             return taken
         remaining = [(queue, batch) for queue, batch in taken if not batch.has_ended]
-        for queue, batch in ended:
-            queue.put_back(batch, self._clock())
-            self._on_attempt_ended(queue, batch)
+        self._put_back(ended)
         return remaining
 
     def _request_of(self, taken: Taken) -> ProduceRequest:

@@ -13,7 +13,7 @@ from runtime.produce.logs import SERVERS, cluster, values
 from kafkagroup import Consumer, Producer
 from kafkagroup.errors import ErrorCode, NotWrittenError
 from kafkagroup.runtime.produce.record_future import RecordFuture
-from kafkagroup.testing.embedded import BrokerSettings, Change, Close, Delay, Late
+from kafkagroup.testing.embedded import BrokerSettings, Change, Close, Delay, Late, Throttle
 from kafkagroup.transport.recovery import Attempts
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -359,3 +359,42 @@ async def test_a_moved_leader_is_followed() -> None:
         kafka.kill(kafka.leader("t", 0))
         await producer.send("t", b"last")
         assert (await values(kafka, "t"))[-1] == b"last"
+
+
+async def test_what_waits_for_a_throttle_is_sent_to_a_new_leader() -> None:
+    """It waited until the old leader accepted requests again."""
+    async with cluster(2) as kafka, Producer(**SERVERS, metadata_max_age_ms=1_000) as producer:
+        kafka.move_leader("t", 0, 1)
+        kafka.fail(ProduceRequest, Throttle(30.0))
+        await producer.send("t", b"first")
+        futures = send_all(producer, texts(3))
+        await anyio.sleep(0.1)
+        kafka.move_leader("t", 0, 2)
+        began = anyio.current_time()
+        for future in futures:
+            await future
+        assert anyio.current_time() - began < 2
+        assert await values(kafka, "t") == [b"first", *texts(3)]
+
+
+async def test_what_waits_for_other_requests_is_sent_to_a_new_leader() -> None:
+    """It waited until one of the five requests in flight to the old leader had timed out."""
+    async with (
+        cluster(2, topics={"t": 2}) as kafka,
+        Producer(**SERVERS, batch_size=1, metadata_max_age_ms=1_000) as producer,
+    ):
+        for partition in (0, 1):
+            kafka.move_leader("t", partition, 1)
+            await producer.send("t", b"first", partition=partition)
+        kafka.fail(ProduceRequest, Delay(20.0), node_id=1, times=5)
+        send_all(producer, texts(5), 0)
+        await anyio.sleep(0.1)
+        future = producer.send_nowait("t", b"second", partition=1)
+        await anyio.sleep(0.1)
+        kafka.move_leader("t", 1, 2)
+        began = anyio.current_time()
+        await future
+        assert anyio.current_time() - began < 2
+        await producer.flush()
+        assert await values(kafka, "t", 0) == [b"first", *texts(5)]
+        assert await values(kafka, "t", 1) == [b"first", b"second"]
