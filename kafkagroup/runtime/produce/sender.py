@@ -311,6 +311,7 @@ class Sender:
         on_answered: Callable[[], None],
     ) -> None:
         sent_at: float | None = None
+        is_answered = False
 
         def sent() -> None:
             nonlocal sent_at
@@ -320,6 +321,8 @@ class Sender:
         def answered(response: ProduceResponse) -> None:
             # Called as soon as the response is read: the senders of its records, woken here, run
             # before this task, which then sends what they write next.
+            nonlocal is_answered
+            is_answered = True
             on_answered()
             if sent_at is not None:
                 now = self._clock()
@@ -368,18 +371,13 @@ class Sender:
                 on_sent=sent,
                 on_response=answered,
             )
-        except RETRIED_ERRORS as error:
-            self._on_no_response(taken, error, was_sent=sent_at is not None)
         except KafkaGroupError as error:
-            for queue, batch in taken:
-                if sent_at is None:
-                    if not batch.has_ended:
-                        batch.fail(error)  # first: `put_back` drops a batch that has ended
-                    queue.put_back(batch, self._clock())
-                else:
-                    batch.is_maybe_written = True
-                    queue.failed(batch, error)
-                self._on_attempt_ended(queue, batch)
+            if is_answered:
+                raise  # by what handles the response, such as a log handler of the application
+            if isinstance(error, RETRIED_ERRORS):
+                self._on_no_response(taken, error, was_sent=sent_at is not None)
+            else:
+                self._on_refused_request(taken, error, was_sent=sent_at is not None)
 
     async def _encode(self, taken: Taken) -> None:
         for _, batch in taken:
@@ -481,6 +479,19 @@ class Sender:
                 self._report(queue, error, now)
             self._on_attempt_ended(queue, batch)
         self._watch.refresh(error)
+
+    def _on_refused_request(self, taken: Taken, error: KafkaGroupError, *, was_sent: bool) -> None:
+        """Fail batches whose request is not repeated, such as one that the broker has no version
+        of."""
+        for queue, batch in taken:
+            if was_sent:
+                batch.is_maybe_written = True
+                queue.failed(batch, error)
+            else:
+                if not batch.has_ended:
+                    batch.fail(error)  # first: `put_back` drops a batch that has ended
+                queue.put_back(batch, self._clock())
+            self._on_attempt_ended(queue, batch)
 
     def _on_response(self, node_id: int, taken: Taken, response: ProduceResponse) -> None:
         now = self._clock()

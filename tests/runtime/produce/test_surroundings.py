@@ -15,10 +15,17 @@ import pytest
 from runtime.produce.logs import SERVERS, cluster, values
 
 from kafkagroup import Producer
-from kafkagroup.errors import ConfigurationError, ErrorCode, IllegalStateError, NotWrittenError
+from kafkagroup.errors import (
+    BufferFullError,
+    ConfigurationError,
+    ErrorCode,
+    IllegalStateError,
+    NotWrittenError,
+)
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import Close, Swallow
 from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.wire.messages.produce import ProduceRequest
 from kafkagroup.wire.messages.transactions import InitProducerIdRequest
 
 pytestmark = pytest.mark.anyio
@@ -68,6 +75,26 @@ async def test_its_own_warnings_may_be_written_with_the_producer() -> None:
                 await future
         await producer.send("t", b"")
         assert kafka.log_end("logs", 0) > 0
+
+
+async def test_the_error_of_a_log_handler_is_what_the_producer_fails_with() -> None:
+    """That of a handler without room for its record, in the handling of a response: it was taken
+    for one of the request, which had a response."""
+
+    class Full(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno == logging.WARNING:
+                raise BufferFullError("no room for a line")
+
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        kafka.fail(ProduceRequest, ErrorCode.NOT_ENOUGH_REPLICAS, times=None)
+        handler = Full(logging.WARNING)
+        logging.getLogger("kafkagroup").addHandler(handler)
+        try:
+            with pytest.raises(NotWrittenError, match="no room for a line"):
+                await producer.send("t", b"")
+        finally:
+            logging.getLogger("kafkagroup").removeHandler(handler)
 
 
 @pytest.mark.parametrize("action", [ErrorCode.COORDINATOR_NOT_AVAILABLE, Close()])
