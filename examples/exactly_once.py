@@ -14,14 +14,19 @@ from collections.abc import Sequence
 
 import anyio
 
-from kafkagroup import Consumer, Producer, open_signal_receiver
+from kafkagroup import BufferFullError, Consumer, Producer, open_signal_receiver
 
 
 async def work(consumer: Consumer, producer: Producer, to: str) -> None:
     async for tx in producer.transactions(consumer):
         async with tx as records:
             for record in records:
-                tx.send_nowait(to, (record.value or b"").upper(), key=record.key)
+                value = (record.value or b"").upper()
+                try:
+                    tx.send_nowait(to, value, key=record.key)
+                except BufferFullError:  # the records of a transaction may exceed buffer_memory
+                    await producer.ready()
+                    tx.send_nowait(to, value, key=record.key)
         print(f"{len(records)} records", flush=True)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import runpy
 import signal
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
 from example_process import end, read_until, running
 
-from kafkagroup import Consumer, TopicPartition
+from kafkagroup import Consumer, Producer, TopicPartition
 from kafkagroup.testing import EmbeddedKafka
 
 
@@ -133,6 +135,35 @@ def test_the_pipeline_writes_each_record_once_over_a_restart(kafka: EmbeddedKafk
             assert output.endswith("records\n")
     records = read_committed(kafka, "out")
     assert sorted(records) == [b"A", b"B", b"C", b"D", b"E"]
+
+
+@pytest.mark.asyncio
+async def test_the_pipeline_forwards_records_that_exceed_the_buffer(kafka: EmbeddedKafka) -> None:
+    """BufferFullError ended the program."""
+    kafka.create_topic("out", 1)
+    kafka.produce("t", [b"x" * 1_000] * 200)
+    example = Path(__file__).parents[1] / "examples" / "exactly_once.py"
+    work = runpy.run_path(str(example))["work"]
+    servers = kafka.bootstrap_servers
+    async with (
+        Producer(
+            bootstrap_servers=servers, transactional_id="group-0", buffer_memory=20_000
+        ) as producer,
+        Consumer(
+            "t",
+            bootstrap_servers=servers,
+            group_id="group",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+        ) as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(work, consumer, producer, "out")
+        with anyio.fail_after(30):
+            while sum(kafka.committed("group", "t").values()) < 200:
+                await anyio.sleep(0.05)
+        await consumer.stop()
+    assert kafka.stable_end("out", 0) > 200
 
 
 def read_committed(kafka: EmbeddedKafka, topic: str) -> list[bytes | None]:
