@@ -773,9 +773,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         finally:
             if self._transactions is not None:
                 self._transactions.close()
-            sender.outcomes.fail_all(
-                RequestTimeoutError(f"no acknowledgement within {timeout:g} s")
-            )
+            sender.fail_late(timeout)
             try:
                 sender.outcomes.raise_unread()
             except NotWrittenError as error:
@@ -789,7 +787,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
             return
         self._error, self._accepting_thread = error, None
         if self._sender is not None:
-            self._sender.outcomes.fail_all(_as_kafka_group_error(error))
+            self._sender.fail_all(_as_kafka_group_error(error))
         self._room.notify_all()
 
 

@@ -248,7 +248,7 @@ class _Step:
             return
         trouble = self.state.trouble
         error: KafkaGroupError = RequestTimeoutError(
-            f"the {call.kind.value} of transactional id {self.state.transactional_id!r} was given"
+            f"the {_NOUNS[call.kind]} of transactional id {self.state.transactional_id!r} was given"
             f" up: {reason}" + (f"; the last failure was: {trouble}" if trouble else "")
         )
         match self.state.phase:
@@ -890,6 +890,13 @@ class _Step:
 
 
 RequestEvent = Sent | Replied | SendFailed | Refused
+
+_NOUNS: Mapping[CallKind, str] = {
+    CallKind.INITIALIZE: "start",
+    CallKind.BEGIN: "beginning",
+    CallKind.COMMIT: "commit",
+    CallKind.ABORT: "abort",
+}
 
 _REASONS: Mapping[Phase, str] = {
     Phase.UNINITIALIZED: "the producer has not started",

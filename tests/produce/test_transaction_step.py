@@ -334,9 +334,7 @@ def test_a_start_that_is_given_up_can_be_repeated() -> None:
     late = run.sent()
     run.give_up(first)
     assert (
-        Like(
-            RequestTimeoutError, "the initialize of transactional id 'tx' was given up: no response"
-        )
+        Like(RequestTimeoutError, "the start of transactional id 'tx' was given up: no response")
         == run.ended[first]
     )
     assert run.at(Phase.UNINITIALIZED)

@@ -11,6 +11,7 @@ from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.produce.partition_queue import PartitionQueue
 from kafkagroup.runtime.produce.transactions import TransactionManager
+from kafkagroup.types import TopicPartition
 
 __all__ = ["RecordOutcomes"]
 
@@ -72,11 +73,11 @@ class RecordOutcomes:
 
     # ------------------------------------------------------------ many
 
-    def fail_all(self, error: KafkaGroupError) -> None:
-        """Fail all records that have not ended."""
+    def fail_all(self, error_of: Callable[[TopicPartition], KafkaGroupError]) -> None:
+        """Fail all records that have not ended, with the error of their partition."""
         for batch in self._accumulator.unfinished():
             batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
-            self._fail(batch, error)
+            self._fail(batch, error_of(batch.tp))
         for queue in self._accumulator.queues():
             for batch in queue.in_flight:
                 # It may have expired before, and the close cancels the request that would release

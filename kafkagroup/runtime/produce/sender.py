@@ -245,7 +245,7 @@ class Sender:
         """Send what waited for a producer id; or, with the `error` by which the brokers refuse one,
         fail all records."""
         if error is not None:
-            self.outcomes.fail_all(error)
+            self.fail_all(error)
         for queue in self._accumulator.queues():
             self.dispatch(queue)
 
@@ -683,12 +683,25 @@ class Sender:
         # If no record has failed, the transaction is still open, and its block may write more.
         self.expire_transaction_at(now + _LATE_PAUSE, why)
 
+    def fail_all(self, error: KafkaGroupError) -> None:
+        """Fail all records that have not ended."""
+        self.outcomes.fail_all(lambda _: error)
+
+    def fail_late(self, timeout: float) -> None:
+        """Fail all records that were not acknowledged within the `timeout` of the close, in
+        seconds."""
+        self.outcomes.fail_all(partial(self._late_error, f"{timeout:g} s"))
+
     def _timeout_error(self, tp: TopicPartition) -> KafkaGroupError:
+        return self._late_error(f"delivery_timeout_ms={self._delivery_timeout * 1000:g}", tp)
+
+    def _late_error(self, within: str, tp: TopicPartition) -> KafkaGroupError:
+        """Return the error of a partition's records that are late, with the cause if one is
+        known."""
         cause = self._watch.cause(tp)
         if cause is None and self._ids is not None:
             cause = self._ids.error
-        text = f"no acknowledgement within delivery_timeout_ms={self._delivery_timeout * 1000:g}"
-        text += f": {cause}" if cause is not None else ""
+        text = f"no acknowledgement within {within}" + (f": {cause}" if cause is not None else "")
         node = self._cluster.metadata.leader_node(tp)
         if node is not None and (seconds := self._cluster.broker(node).throttled_seconds) > 0:
             text += f"; broker {node.node_id} throttles this client for another {seconds:.2g} s"
@@ -787,5 +800,5 @@ def _unknown_broker(node_id: int) -> KafkaGroupError:
 
 
 def _vanished(tp: TopicPartition, count: int) -> KafkaGroupError:
-    what = f"{tp} does not exist any more: the topic was recreated with {count} partitions"
+    what = f"{tp} does not exist any more: the topic was recreated with fewer partitions ({count})"
     return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)

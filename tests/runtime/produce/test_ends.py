@@ -195,6 +195,14 @@ async def test_dead_brokers_end_with_the_delivery_timeout() -> None:
         assert producer.metrics().buffered_bytes == 0
 
 
+async def test_the_close_says_why_a_record_is_late() -> None:
+    late = r"within 1.8 s: .*UNKNOWN_TOPIC_OR_PARTITION"
+    async with cluster():
+        with pytest.raises(NotWrittenError, match=late):
+            async with Producer(**SERVERS, close_timeout=2.0) as producer:
+                producer.send_nowait("missing", b"")
+
+
 async def test_what_expires_before_it_is_sent_is_not_sent() -> None:
     """It was taken already, and waits for the broker's throttle."""
     async with (

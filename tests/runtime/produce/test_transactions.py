@@ -353,7 +353,7 @@ async def test_a_start_ends_at_its_deadline(network: Any) -> None:
         other = TransactionManager(writer.cluster, writer.tasks, "other", timeout_ms=60_000)
         with pytest.raises(
             RequestTimeoutError,
-            match=r"the initialize of transactional id 'other' was given up: it took longer than 5"
+            match=r"the start of transactional id 'other' was given up: it took longer than 5"
             r" s; the last failure was: COORDINATOR_LOAD_IN_PROGRESS \(14\)",
         ):
             await other.initialize(anyio.current_time() + 5)
