@@ -317,7 +317,12 @@ class ConsumingTransaction(
         aborted; but leave a partition where the application has sought since. Raises: as
         `Consumer.committed`."""
         if self._is_outcome_unknown and await self._has_committed():
-            self._consumer._session.committer.note_transaction(self._commits(), is_certain=True)
+            commits = self._commits()
+            for commit in commits:
+                if not self._is_sought(commit.tp):
+                    # Its records were dropped, and the next commit would return to the first one.
+                    commit.owned.complete(commit.owned.oldest)
+            self._consumer._session.committer.note_transaction(commits, is_certain=True)
         else:
             # This transaction cannot be entered any more: the next one has its records again.
             self._ended_at = min(self._ended_at, anyio.current_time())

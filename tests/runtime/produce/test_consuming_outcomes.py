@@ -109,13 +109,26 @@ async def test_a_plain_commit_does_not_replace_one_of_unknown_outcome() -> None:
         consumer() as reader,
         Producer(**SHORT) as producer,
     ):
-        kafka.produce("in", numbers(10))
-        await forward(kafka, producer.transactions(reader, max_records=5), until=5)
-        kafka.fail(EndTxnRequest, Close(), times=None)  # executed, without a response
-        with pytest.raises(TransactionOutcomeUnknownError):
-            await write_again(producer, reader)
+        kafka.produce("in", numbers(5))
+        await forward(kafka, producer.transactions(reader), until=5)
+        fault = kafka.fail(EndTxnRequest, Close(), times=None)  # executed, without a response
+
+        async def produce_later() -> None:
+            await anyio.sleep(0.05)  # for a second poll in the same transaction
+            kafka.produce("in", numbers(5))
+
+        kafka.produce("in", numbers(5))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(produce_later)
+            with pytest.raises(TransactionOutcomeUnknownError):
+                await write_again(producer, reader)
         await reader.commit()
-        assert kafka.committed("g", "in") == {0: 10}
+        assert kafka.committed("g", "in") == {0: 15}
+        fault.stop()
+        with anyio.move_on_after(5):
+            await write_again(producer, reader)  # finds out that it was committed
+        await reader.commit()
+        assert kafka.committed("g", "in") == {0: 15}
 
 
 async def test_a_seek_back_is_committed_after_an_unknown_outcome() -> None:
