@@ -8,10 +8,26 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from kafkagroup.runtime.produce.broker_sender import BrokerSender
 
 pytestmark = pytest.mark.anyio
+
+
+async def start(take: Any, exchange: Any, tasks: TaskGroup) -> tuple[BrokerSender, list[str]]:
+    """Return a sender of which one queue is ready, a second later, and the names of the tasks that
+    it spawns."""
+    spawned: list[str] = []
+
+    def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
+        spawned.append(name)
+        tasks.start_soon(function)
+
+    sender = BrokerSender(take, exchange, spawn, max_in_flight=2)
+    sender.add("queue")  # type: ignore[arg-type]
+    await anyio.sleep(1)
+    return sender, spawned
 
 
 async def test_a_request_follows_all_failures_that_have_arrived() -> None:
@@ -34,13 +50,7 @@ async def test_a_request_follows_all_failures_that_have_arrived() -> None:
         story.append(f"{taken} has failed")
 
     async with anyio.create_task_group() as tasks:
-
-        def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
-            tasks.start_soon(function)
-
-        sender = BrokerSender(take, exchange, spawn, max_in_flight=2)
-        sender.add("queue")  # type: ignore[arg-type]
-        await anyio.sleep(1)
+        await start(take, exchange, tasks)
         assert story == ["A is sent", "B is sent"]
         failed.set()
         await anyio.sleep(1)
@@ -52,7 +62,7 @@ async def test_a_request_follows_all_failures_that_have_arrived() -> None:
 async def test_the_task_of_a_response_sends_what_was_written_after_it() -> None:
     """Woken for it, another task would send it one turn of the loop later."""
     responses: dict[str, tuple[Callable[[], None], anyio.Event]] = {}
-    batches, story, task_count = ["A", "B"], [], 0
+    batches, story = ["A", "B"], []
 
     def take(ready: OrderedDict[Any, None]) -> Any:
         taken = batches.pop(0)
@@ -69,20 +79,12 @@ async def test_the_task_of_a_response_sends_what_was_written_after_it() -> None:
         story.append(f"the task of {taken} runs")
 
     async with anyio.create_task_group() as tasks:
-
-        def spawn(function: Callable[[], Awaitable[None]], name: str) -> None:
-            nonlocal task_count
-            task_count += 1
-            tasks.start_soon(function)
-
-        sender = BrokerSender(take, exchange, spawn, max_in_flight=2)
-        sender.add("queue")  # type: ignore[arg-type]
-        await anyio.sleep(1)
+        sender, spawned = await start(take, exchange, tasks)
         on_answered, resumed = responses["A"]
         on_answered()
         resumed.set()
         sender.add("queue")  # type: ignore[arg-type]
         await anyio.sleep(1)
         assert story == ["A is sent", "the task of A runs", "B is sent"]
-        assert task_count == 1
+        assert len(spawned) == 1
         tasks.cancel_scope.cancel()
