@@ -205,7 +205,7 @@ class BrokerClient:
         return any(not c.is_closed for c in self._connections.values())
 
     @property
-    def is_silent(self) -> bool:
+    def is_unresponsive(self) -> bool:
         """Whether a request has timed out, and nothing was received since it was sent."""
         since = self._last_unanswered_at
         return since > -math.inf and not self.has_received_since(since)

@@ -581,7 +581,7 @@ class Cluster:
         broker = self._brokers.get((node.node_id, node.host, node.port))
         if broker is None:
             return 2
-        if broker.is_silent or broker.throttled_seconds:
+        if broker.is_unresponsive or broker.throttled_seconds:
             return 3
         return 0 if broker.connected else 1 if broker.is_reached else 2
 

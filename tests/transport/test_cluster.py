@@ -541,13 +541,13 @@ async def test_a_request_for_any_broker_goes_to_one_that_is_reached(
         assert network.dialled[before:] == expected
 
 
-async def test_a_request_for_any_broker_goes_to_a_silent_one_last(network: Any) -> None:
+async def test_a_request_for_any_broker_goes_to_an_unresponsive_one_last(network: Any) -> None:
     """Records whose leader did not respond waited longer for its successor: that leader was the
     first to be asked for it."""
-    respond, is_silent = metadata_of(n1=A, n2=B), False
+    respond, is_unresponsive = metadata_of(n1=A, n2=B), False
 
     async def respond_or_not(request: MetadataRequest) -> MetadataResponse:
-        if is_silent:
+        if is_unresponsive:
             await anyio.sleep_forever()
         return respond(request)
 
@@ -557,7 +557,7 @@ async def test_a_request_for_any_broker_goes_to_a_silent_one_last(network: Any) 
         broker = cluster.broker(cluster.metadata.nodes[1])
         await broker.connect(MAIN)
         await anyio.sleep(1.0)
-        is_silent = True
+        is_unresponsive = True
         with pytest.raises(RequestTimeoutError):
             await broker.request(METADATA, connection_id="produce", timeout=1.0)
         start = anyio.current_time()
