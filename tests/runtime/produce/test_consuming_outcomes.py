@@ -11,7 +11,8 @@ from runtime.produce.test_transaction_blocks import TRANSACTIONAL, visible
 
 from kafkagroup import Consumer, Producer
 from kafkagroup.errors import ErrorCode, TransactionOutcomeUnknownError
-from kafkagroup.testing.embedded import Close
+from kafkagroup.testing import EmbeddedKafka
+from kafkagroup.testing.embedded import Close, Fault
 from kafkagroup.types import OffsetAndMetadata, TopicPartition
 from kafkagroup.wire.messages.transactions import EndTxnRequest, TxnOffsetCommitRequest
 
@@ -28,6 +29,17 @@ async def write_again(
         async with tx as records:
             for record in records:
                 tx.send_nowait("t", b"again " + (record.value or b""))
+
+
+async def write_without_response(
+    kafka: EmbeddedKafka, producer: Producer[bytes, bytes], reader: Consumer[bytes, bytes]
+) -> Fault:
+    """Write what the reader has, in a transaction whose commit is executed, without a response to
+    EndTxn; return the fault, which is still active."""
+    fault = kafka.fail(EndTxnRequest, Close(), times=None)
+    with pytest.raises(TransactionOutcomeUnknownError):
+        await write_again(producer, reader)
+    return fault
 
 
 async def test_what_was_aborted_comes_again_after_a_replay() -> None:
@@ -56,17 +68,11 @@ async def test_what_was_aborted_comes_again_after_a_replay() -> None:
 
 async def test_what_was_committed_does_not_come_again_after_a_seek_back() -> None:
     """Its last offset is the one that the group had before."""
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**SHORT) as producer,
-    ):
+    async with pipeline(**SHORT) as (kafka, reader, producer):
         kafka.produce("in", numbers(10))
         await forward(kafka, producer.transactions(reader), until=10)
         reader.seek(IN, 5)
-        fault = kafka.fail(EndTxnRequest, Close(), times=None)  # executed, without a response
-        with pytest.raises(TransactionOutcomeUnknownError):
-            await write_again(producer, reader)
+        fault = await write_without_response(kafka, producer, reader)
         fault.stop()
         with anyio.move_on_after(5):
             await write_again(producer, reader)
@@ -76,16 +82,10 @@ async def test_what_was_committed_does_not_come_again_after_a_seek_back() -> Non
 
 async def test_a_commit_of_unknown_outcome_does_not_settle_that_of_a_later_replay() -> None:
     """The group's offset before it was taken for that before the replay."""
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**SHORT) as producer,
-    ):
+    async with pipeline(**SHORT) as (kafka, reader, producer):
         kafka.produce("in", numbers(10))
         await forward(kafka, producer.transactions(reader, max_records=5), until=5)
-        fault = kafka.fail(EndTxnRequest, Close(), times=None)  # executed, without a response
-        with pytest.raises(TransactionOutcomeUnknownError):
-            await write_again(producer, reader)
+        fault = await write_without_response(kafka, producer, reader)
         fault.stop()
         reader.seek(IN, 5)
         with pytest.raises(TransactionOutcomeUnknownError):
@@ -104,14 +104,9 @@ async def test_a_commit_of_unknown_outcome_does_not_settle_that_of_a_later_repla
 
 
 async def test_a_plain_commit_does_not_replace_one_of_unknown_outcome() -> None:
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**SHORT) as producer,
-    ):
+    async with pipeline(**SHORT) as (kafka, reader, producer):
         kafka.produce("in", numbers(5))
         await forward(kafka, producer.transactions(reader), until=5)
-        fault = kafka.fail(EndTxnRequest, Close(), times=None)  # executed, without a response
 
         async def produce_later() -> None:
             await anyio.sleep(0.05)  # for a second poll in the same transaction
@@ -120,8 +115,7 @@ async def test_a_plain_commit_does_not_replace_one_of_unknown_outcome() -> None:
         kafka.produce("in", numbers(5))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(produce_later)
-            with pytest.raises(TransactionOutcomeUnknownError):
-                await write_again(producer, reader)
+            fault = await write_without_response(kafka, producer, reader)
         await reader.commit()
         assert kafka.committed("g", "in") == {0: 15}
         fault.stop()
@@ -133,11 +127,7 @@ async def test_a_plain_commit_does_not_replace_one_of_unknown_outcome() -> None:
 
 async def test_a_seek_back_is_committed_after_an_unknown_outcome() -> None:
     """The group's offset before the transaction counted as the present one."""
-    async with (
-        cluster(topics={"in": 1, "t": 1}) as kafka,
-        consumer() as reader,
-        Producer(**SHORT) as producer,
-    ):
+    async with pipeline(**SHORT) as (kafka, reader, producer):
         kafka.produce("in", numbers(10))
         await reader.getmany(5, timeout=5)
         await reader.commit()

@@ -55,13 +55,14 @@ def consumer(protocol: str = "classic", **options: Any) -> Consumer:
 
 @asynccontextmanager
 async def pipeline(
-    protocol: str = "classic",
+    protocol: str = "classic", **options: Any
 ) -> AsyncGenerator[tuple[EmbeddedKafka, Consumer, Producer]]:
-    """Start what most tests need: a broker with the topics "in" and "t", a reader and a writer."""
+    """Start what most tests need: a broker with the topics "in" and "t", a reader and a writer.
+    `options`: of the writer."""
     async with (
         cluster(topics={"in": 1, "t": 1}) as kafka,
         consumer(protocol) as reader,
-        Producer(**TRANSACTIONAL) as producer,
+        Producer(**TRANSACTIONAL | options) as producer,
     ):
         yield kafka, reader, producer
 
