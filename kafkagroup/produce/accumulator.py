@@ -233,7 +233,7 @@ class Accumulator:
             raise ConfigurationError(
                 f"no topic can have the name {topic!r}: names have {LEGAL_NAME_RULE}"
             )
-        queues = TopicQueues(topic, self._new_queue, self._random, self._partitioner, self.clock())
+        queues = TopicQueues(topic, self._new_queue, self._random, self._partitioner, self.clock)
         self.topics[topic] = queues
         return queues
 

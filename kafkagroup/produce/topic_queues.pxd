@@ -17,13 +17,19 @@ cdef class TopicQueues:
     cdef object _create
     cdef object _random
     cdef object _partitioner
+    cdef object _clock
     cdef int _sticky
     cdef Py_ssize_t _left
+    cdef list _weights
+    cdef Py_ssize_t _draws_left
+    cdef double _weights_end_at
 
     cpdef choose(self, object key, Py_ssize_t size)
     cpdef queue(self, object number, str source=*)
-    @cython.locals(most=Py_ssize_t, size=Py_ssize_t, drawn=double)
+    @cython.locals(drawn=Py_ssize_t)
     cpdef draw(self)
+    @cython.locals(most=Py_ssize_t)
+    cdef _weigh(self, object numbers)
 
 
 @cython.locals(open_=ProduceBatch, batch=ProduceBatch, size=Py_ssize_t)

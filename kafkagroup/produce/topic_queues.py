@@ -11,7 +11,9 @@ Compiled where possible, with the types in `topic_queues.pxd`: `choose` runs for
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from uuid import UUID
 
 from kafkagroup.callbacks import Partitioner
@@ -27,6 +29,9 @@ _STICKY_BYTES = 16_384
 """Bytes of records without a key that one partition takes before the next is drawn: Java's default
 `batch.size`, however large the batches are here."""
 
+_WEIGHTS_MAX_AGE = 0.1
+"""Seconds for which partitions may be drawn by the same weights."""
+
 
 class TopicQueues:
     """The queues of one topic's partitions."""
@@ -37,10 +42,11 @@ class TopicQueues:
         create: Callable[[str, int], PartitionQueue],
         random: Callable[[], float],
         partitioner: Partitioner | None,
-        now: float,
+        clock: Callable[[], float],
     ) -> None:
         """`create`: creates the queue of a topic and partition number. `random`: returns a number
-        from 0.0 to 1.0. `partitioner`: None for that of Java's producer. `now`: the loop's time."""
+        from 0.0 to 1.0. `partitioner`: None for that of Java's producer. `clock`: returns the
+        loop's time."""
         self.name = name
         self.queues: list[PartitionQueue] = []
         """By partition number; empty as long as the number of partitions is not known. Also of
@@ -54,7 +60,7 @@ class TopicQueues:
         """The records that wait for the number of partitions."""
         self.awaiting_count = 0
         """The number of calls that wait for the number of partitions."""
-        self.used_at = now
+        self.used_at = clock()
         """When a batch last began, or the number of partitions was last wanted; on the loop's
         clock."""
         self.looked_up_at = -math.inf
@@ -63,10 +69,17 @@ class TopicQueues:
         self._create = create
         self._random = random
         self._partitioner = partitioner
+        self._clock = clock
         self._sticky = -1
         """The partition that takes records without a key; -1 before the first."""
         self._left = 0
         """The bytes that the sticky partition still takes."""
+        self._weights: list[int] = []
+        """For each partition that may be drawn, the sum of its weight and those before it."""
+        self._draws_left = 0
+        """How many partitions may still be drawn by these weights."""
+        self._weights_end_at = -math.inf
+        """When new weights are needed in any case, on the loop's clock."""
 
     @property
     def is_awaited(self) -> bool:
@@ -90,6 +103,7 @@ class TopicQueues:
         for number in range(len(self.queues), self.count):
             self.queues.append(self._create(self.name, number))
         self.available = available
+        self._draws_left = 0
         if self._sticky not in (available or range(self.count)):
             self._left = 0  # else it would take records that cannot be sent, or not exist
 
@@ -127,16 +141,22 @@ class TopicQueues:
         numbers = self.available or range(self.count)
         if len(numbers) == 1:
             return numbers[0]
+        # As many draws as there are partitions have the same weights, so that the cost of a draw
+        # does not grow with the number of partitions.
+        if self._draws_left <= 0 or self._clock() >= self._weights_end_at:
+            self._weigh(numbers)
+        self._draws_left -= 1
+        drawn = bisect_right(self._weights, self._random() * self._weights[-1])
+        return numbers[min(drawn, len(numbers) - 1)]  # `random` may return 1.0
+
+    def _weigh(self, numbers: Sequence[int]) -> None:
+        """Give each of these partitions a weight: how many bytes fewer than the fullest one it has,
+        plus 1."""
         sizes = [_unacknowledged(self.queues[number]) for number in numbers]
         most = max(sizes)
-        # A partition's weight: how many bytes fewer than the fullest one it has, plus 1. The drawn
-        # number falls into its range, which is as long as the weight.
-        drawn = self._random() * (len(sizes) * (most + 1) - sum(sizes))
-        for number, size in zip(numbers, sizes, strict=True):
-            drawn -= most + 1 - size
-            if drawn < 0:
-                return number
-        return numbers[-1]  # `random` may return 1.0
+        self._weights = list(accumulate(most + 1 - size for size in sizes))
+        self._draws_left = len(numbers)
+        self._weights_end_at = self._clock() + _WEIGHTS_MAX_AGE
 
 
 def _unacknowledged(queue: PartitionQueue) -> int:
