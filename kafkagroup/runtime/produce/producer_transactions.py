@@ -150,7 +150,7 @@ class ProducerTransactions:
             raise
         self.on_commit.clear()
         self._identities.current = ProducerIdentity(*manager.identity)
-        sender.expire_transaction_at(manager.abort_at, self.late_error)
+        sender.deadlines.expire_transaction_at(manager.abort_at, self.late_error)
         self._set_accepting(True)
 
     async def send_offsets(

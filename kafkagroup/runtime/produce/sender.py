@@ -7,14 +7,12 @@ waits until `MetadataWatch` has found it.
 from __future__ import annotations
 
 import math
-import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from functools import partial
 
 import anyio
 
-from kafkagroup._backoff import backoff
 from kafkagroup.concurrency.change_signal import ChangeSignal
 from kafkagroup.concurrency.clock import loop_clock
 from kafkagroup.concurrency.coalescing_task import Spawn
@@ -24,38 +22,29 @@ from kafkagroup.errors import (
     ErrorCode,
     KafkaGroupError,
     RequestTimeoutError,
-    TransactionAbortedError,
 )
 from kafkagroup.produce.accumulator import Accumulator
 from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.produce.identity import NO_IDENTITY, Identities
 from kafkagroup.produce.partition_queue import MAX_IN_FLIGHT, PartitionQueue
-from kafkagroup.produce.splitting import split
 from kafkagroup.produce.topic_queues import TopicQueues
 from kafkagroup.runtime.member.metrics import Meter
 from kafkagroup.runtime.produce.alarms import Alarms
+from kafkagroup.runtime.produce.attempts import Attempts
 from kafkagroup.runtime.produce.broker_sender import BrokerSender, Taken
+from kafkagroup.runtime.produce.deadlines import Deadlines
 from kafkagroup.runtime.produce.metadata_watch import MetadataWatch
 from kafkagroup.runtime.produce.metrics import ProducerMetrics
-from kafkagroup.runtime.produce.produce_response import (
-    by_partition,
-    named_leaders,
-    no_response_for,
-    refusal,
-)
 from kafkagroup.runtime.produce.producer_ids import ProducerIds
 from kafkagroup.runtime.produce.record_future import wait_ended_or_moved
 from kafkagroup.runtime.produce.record_outcomes import RecordOutcomes
-from kafkagroup.runtime.produce.transactions import MARKER_PAUSE, TransactionManager
+from kafkagroup.runtime.produce.transactions import TransactionManager
 from kafkagroup.transport.broker import BrokerClient
 from kafkagroup.transport.cluster import Cluster
-from kafkagroup.transport.trouble import Problem
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.compression import Codec
-from kafkagroup.wire.error_codes import PRODUCE_AWAITS_MARKERS, ProduceAction, produce_action
 from kafkagroup.wire.messages.produce import (
     PartitionProduceData,
-    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -77,14 +66,6 @@ _CONNECTION = "produce"
 
 _HIGHEST_VERSION = 12
 """The highest version of Produce that is sent: later ones name topics by id."""
-
-_PROMPT_ATTEMPTS = 2
-"""Attempts up to which a batch is sent to another leader without a pause."""
-
-_LATE_PAUSE = 1.0
-"""Seconds between two checks of a transaction that is open after its deadline."""
-
-_ADVICE = "check the brokers that lead the partition, its replicas, and what this client may write"
 
 
 class Sender:
@@ -117,11 +98,8 @@ class Sender:
         self._codec = codec
         self._level = level
         self._linger = linger
-        self._delivery_timeout = delivery_timeout
         self._max_request_size = max_request_size
         self._alarms = Alarms()
-        self._expiring: set[PartitionQueue | TopicQueues] = set()
-        """The queues and topics for whose earliest deadline an alarm is set."""
         self._brokers: dict[int, BrokerSender] = {}
         self._watch = MetadataWatch(
             cluster,
@@ -133,16 +111,30 @@ class Sender:
             metadata_max_age,
         )
         self._transactions = transactions
-        self._transaction_alarm_at = math.inf
-        """The time of the alarm for the deadline of a transaction; infinity without one."""
         self._ids: ProducerIds | None = None
         if identities is not None and transactions is None:
             self._ids = ProducerIds(cluster, identities, spawn, self._on_id)
-        self.outcomes = RecordOutcomes(accumulator, transactions)
         self._responded = ChangeSignal()
         self._clock = loop_clock()
+        self.outcomes = RecordOutcomes(accumulator, transactions)
+        self.deadlines = Deadlines(
+            accumulator,
+            self.outcomes,
+            self._alarms,
+            transactions,
+            self._clock,
+            partial(self._late_error, f"delivery_timeout_ms={delivery_timeout * 1000:g}"),
+            self.dispatch,
+        )
+        self._attempts = Attempts(
+            cluster,
+            self._watch,
+            self._clock,
+            self._on_attempt_ended,
+            is_idempotent=identities is not None,
+            is_transactional=transactions is not None,
+        )
         self._meter = Meter()
-        self._written_records = self._written_bytes = 0
         self._retried_batches = 0
         self._reached: set[int] = set()
         """With acks=0: the brokers whose connection has been opened, and was not seen closed."""
@@ -168,7 +160,7 @@ class Sender:
     def _on_open(self, queue: PartitionQueue) -> None:
         assert queue.open is not None
         self._accumulator.topics[queue.tp.topic].used_at = self._clock()
-        self._set_expiry(queue)
+        self.deadlines.arm(queue)
         if self._linger:
             due_at = queue.open.created_at + self._linger
             self._alarms.set(due_at, partial(self.dispatch, queue))
@@ -177,7 +169,7 @@ class Sender:
 
     def _on_unplaced(self, topic: TopicQueues) -> None:
         self._watch.find(topic)
-        self._set_expiry(topic)
+        self.deadlines.arm(topic)
 
     def dispatch(self, queue: PartitionQueue) -> None:
         """Give a queue that is not empty to the `BrokerSender` of its leader, or have an unknown
@@ -327,7 +319,7 @@ class Sender:
             if sent_at is not None:
                 now = self._clock()
                 self._meter.record(now, now - sent_at)
-            self._on_response(node_id, taken, response)
+            self._attempts.on_response(node_id, taken, response)
 
         try:
             if self._transactions is not None:
@@ -335,7 +327,7 @@ class Sender:
             await self._encode(taken)
             node = self._cluster.metadata.nodes.get(node_id)
             if node is None:
-                self._on_no_response(taken, _unknown_broker(node_id), was_sent=False)
+                self._attempts.on_no_response(taken, _unknown_broker(node_id), was_sent=False)
                 return
             broker = self._cluster.broker(node)
             if self._acks == 0:
@@ -362,7 +354,7 @@ class Sender:
                 await broker.send_only(
                     request, connection_id=_CONNECTION, highest=_HIGHEST_VERSION, on_sent=sent
                 )
-                self._assume_written(node_id, taken)
+                self._attempts.assume_written(node_id, taken)
                 return
             await broker.request(
                 request,
@@ -375,9 +367,9 @@ class Sender:
             if is_answered:
                 raise  # by what handles the response, such as a log handler of the application
             if isinstance(error, RETRIED_ERRORS):
-                self._on_no_response(taken, error, was_sent=sent_at is not None)
+                self._attempts.on_no_response(taken, error, was_sent=sent_at is not None)
             else:
-                self._on_refused_request(taken, error, was_sent=sent_at is not None)
+                self._attempts.on_refused_request(taken, error, was_sent=sent_at is not None)
 
     async def _encode(self, taken: Taken) -> None:
         for _, batch in taken:
@@ -442,246 +434,15 @@ class Sender:
             return _HIGHEST_VERSION
         return self._transactions.produce_highest_version() or _HIGHEST_VERSION
 
-    # ------------------------------------------------------------ responses
-
-    def _assume_written(self, node_id: int, taken: Taken) -> None:
-        """End batches for which no response was requested (acks=0)."""
-        for queue, batch in taken:
-            self._acknowledged(queue, batch, node_id, -1, -1, self._clock())
-            self._on_attempt_ended(queue, batch)
-
-    def _acknowledged(
-        self,
-        queue: PartitionQueue,
-        batch: ProduceBatch,
-        node_id: int,
-        base_offset: int,
-        append_time: int,
-        now: float,
-    ) -> None:
-        """Acknowledge a batch. `base_offset` and `append_time`: -1 if they are not known."""
-        self._written_bytes += len(batch.data or b"")
-        self._written_records += 0 if batch.has_ended else batch.count
-        queue.acknowledged(batch, node_id, base_offset, append_time, now)
-        self._watch.forget(queue.tp)
-        if self._cluster.troubles.ongoing:  # else no failure to end
-            self._cluster.troubles.succeeded(queue.tp, now)
-
-    def _on_no_response(self, taken: Taken, error: KafkaGroupError, *, was_sent: bool) -> None:
-        """Retry batches whose request got no response. If it was sent, they may be in the log."""
-        now = self._clock()
-        for queue, batch in taken:
-            at = self._retry_at(batch, now)
-            if was_sent:
-                self._retry_unknown(queue, batch, error, now, at)
-            else:
-                queue.put_back(batch, at)
-                self._report(queue, error, now)
-            self._on_attempt_ended(queue, batch)
-        self._watch.refresh(error)
-
-    def _on_refused_request(self, taken: Taken, error: KafkaGroupError, *, was_sent: bool) -> None:
-        """Fail batches whose request is not repeated, such as one that the broker has no version
-        of."""
-        for queue, batch in taken:
-            if was_sent:
-                batch.is_maybe_written = True
-                queue.failed(batch, error)
-            else:
-                if not batch.has_ended:
-                    batch.fail(error)  # first: `put_back` drops a batch that has ended
-                queue.put_back(batch, self._clock())
-            self._on_attempt_ended(queue, batch)
-
-    def _on_response(self, node_id: int, taken: Taken, response: ProduceResponse) -> None:
-        now = self._clock()
-        parts = by_partition(response)
-        named = {queue.tp: parts[queue.tp] for queue, _ in taken if queue.tp in parts}
-        leaders = named_leaders(self._cluster.metadata, response.node_endpoints, named)
-        if leaders is not None:
-            self._cluster.apply_leaders(leaders)
-        for queue, batch in taken:
-            part = named.get(queue.tp)
-            if part is not None and part.error_code:
-                self._on_refused(queue, batch, node_id, part, now)
-            elif part is not None and part.base_offset >= 0:
-                offset, append_time = part.base_offset, part.log_append_time_ms
-                self._acknowledged(queue, batch, node_id, offset, append_time, now)
-            else:  # also a success without an offset, which proves nothing
-                at = self._retry_at(batch, now)
-                self._retry_unknown(queue, batch, no_response_for(queue.tp), now, at)
-            self._on_attempt_ended(queue, batch)
-
-    def _on_refused(
-        self,
-        queue: PartitionQueue,
-        batch: ProduceBatch,
-        node_id: int,
-        part: PartitionProduceResponse,
-        now: float,
-    ) -> None:
-        error = refusal(queue.tp, part)
-        awaits_markers = (
-            self._transactions is not None and part.error_code in PRODUCE_AWAITS_MARKERS
-        )
-        at = self._retry_at(batch, now, MARKER_PAUSE if awaits_markers else None)
-        match produce_action(part.error_code):
-            case ProduceAction.REFRESH:
-                # If the metadata has another leader by now, such as one that the response names,
-                # the batch is sent to it at once, but not again and again: brokers may name each
-                # other. Otherwise this broker may lag behind: wait.
-                leader = self._cluster.metadata.leader_node(queue.tp)
-                has_moved = leader is not None and leader.node_id != node_id
-                is_prompt = has_moved and batch.attempts <= _PROMPT_ATTEMPTS
-                self._retry_unknown(queue, batch, error, now, now if is_prompt else at)
-                if not is_prompt:
-                    self._watch.refresh(error)
-            case ProduceAction.RETRY_UNKNOWN:
-                self._retry_unknown(queue, batch, error, now, at)
-            case ProduceAction.RETRY:
-                self._retry(queue, batch, error, now, at)
-            case ProduceAction.OUT_OF_ORDER if self._is_retried_out_of_order(queue, batch):
-                queue.out_of_order(batch, at)
-                self._report(queue, error, now)
-            case ProduceAction.DUPLICATE if batch.is_maybe_written:
-                self._acknowledged(queue, batch, node_id, -1, -1, now)
-            case ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH if self._ids is not None:
-                queue.epoch_refused(batch, at)
-                self._report(queue, error, now)
-            case ProduceAction.NEW_EPOCH if part.error_code == ErrorCode.UNKNOWN_PRODUCER_ID:
-                queue.producer_unknown(batch, at)
-                self._report(queue, error, now)
-            case ProduceAction.OUT_OF_ORDER | ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH:
-                queue.number_refused(batch, error)
-            # Halves of a batch that may be in the log would be there a second time.
-            case ProduceAction.SPLIT if batch.count > 1 and not (
-                batch.has_ended or batch.is_maybe_written
-            ):
-                halves = split(batch)
-                queue.split(batch, halves, now)
-            case ProduceAction.FAIL_UNKNOWN:
-                batch.is_maybe_written = True
-                queue.failed(batch, error)
-            case _:
-                queue.failed(batch, error)
-
-    def _is_retried_out_of_order(self, queue: PartitionQueue, batch: ProduceBatch) -> bool:
-        """Whether to send a batch again that the leader found out of order: because a batch before
-        it is sent again, or because an idempotent producer can begin a new epoch by itself."""
-        if self._transactions is not None:
-            return not queue.is_next(batch)
-        return self._identities is not None
-
-    def _retry_unknown(
-        self,
-        queue: PartitionQueue,
-        batch: ProduceBatch,
-        error: KafkaGroupError,
-        now: float,
-        at: float,
-    ) -> None:
-        """Retry at `at` a batch whose outcome is unknown: it may be in the log."""
-        batch.is_maybe_written = True
-        self._retry(queue, batch, error, now, at)
-
-    def _retry(
-        self,
-        queue: PartitionQueue,
-        batch: ProduceBatch,
-        error: KafkaGroupError,
-        now: float,
-        at: float,
-    ) -> None:
-        queue.retry(batch, at)
-        self._report(queue, error, now)
-
-    def _retry_at(self, batch: ProduceBatch, now: float, first: float | None = None) -> float:
-        """Return when to send a batch again, after a backoff. `first`: the seconds of its first
-        backoff; None: `retry_backoff`."""
-        options = self._cluster.options
-        pause = backoff(
-            max(batch.attempts, 1),
-            options.retry_backoff if first is None else first,
-            options.retry_backoff_max,
-            random.random(),
-        )
-        return now + pause
-
     def _on_attempt_ended(self, queue: PartitionQueue, batch: ProduceBatch) -> None:
-        """Act on the end of an attempt: the batch is not in flight any more. It has ended, or is in
-        its queue again."""
         if batch.has_ended:
             self.outcomes.note_end(batch)
         self.outcomes.fail_not_in_flight_if_aborted()
-        self._set_expiry(queue)
+        self.deadlines.arm(queue)
         self._responded.notify()
         self.dispatch(queue)
 
     # ------------------------------------------------------------ ends
-
-    def _set_expiry(self, of: PartitionQueue | TopicQueues) -> None:
-        """Set an alarm for the earliest deadline in a queue, or for that of the records that wait
-        for a topic's partitions, unless one is set."""
-        if of in self._expiring:
-            return
-        unplaced = of.unplaced if isinstance(of, TopicQueues) else None
-        if isinstance(of, PartitionQueue) and not of.is_idle:
-            at = of.next_deadline()
-        elif unplaced is not None:
-            at = unplaced.deadline
-        else:
-            return
-        if at < float("inf"):
-            self._expiring.add(of)
-            self._alarms.set(at, partial(self._expire, of))
-
-    def _expire(self, of: PartitionQueue | TopicQueues) -> None:
-        """Fail the records whose deadline has passed, and set the next alarm."""
-        self._expiring.discard(of)
-        now = self._clock()
-        if isinstance(of, PartitionQueue):
-            for batch in of.expire(now, self._timeout_error(of.tp)):
-                if batch in of.in_flight:  # its memory is still in use
-                    self.outcomes.note_failure(batch)
-                else:
-                    self.outcomes.note_end(batch)
-            self.outcomes.fail_not_in_flight_if_aborted()
-            self.dispatch(of)
-        elif (unplaced := of.unplaced) is not None and unplaced.deadline <= now:
-            of.unplaced = None
-            unplaced.fail(self._timeout_error(unplaced.tp))
-            self.outcomes.note_end(unplaced)
-        self._set_expiry(of)
-
-    def expire_transaction_at(self, at: float, why: Callable[[], KafkaGroupError]) -> None:
-        """At `at`, fail the records of the open transaction that are not acknowledged, if its
-        deadline has passed by then. `why` returns the error."""
-        if at < self._transaction_alarm_at:  # else the earlier alarm sets one for this deadline
-            self._transaction_alarm_at = at
-            self._alarms.set(at, partial(self._expire_transaction, why))
-
-    def _expire_transaction(self, why: Callable[[], KafkaGroupError]) -> None:
-        manager, now = self._transactions, self._clock()
-        if now >= self._transaction_alarm_at:
-            self._transaction_alarm_at = math.inf
-        if manager is None or not (manager.is_open or manager.must_abort):
-            return
-        if now < manager.abort_at:
-            self.expire_transaction_at(manager.abort_at, why)
-            return
-        if manager.must_abort and manager.error is not None:
-            error: KafkaGroupError = TransactionAbortedError(manager.error)
-        else:
-            error = why()
-        for queue in self._accumulator.queues():
-            for batch in queue.in_flight:
-                if not batch.has_ended:
-                    batch.is_maybe_written = batch.is_maybe_written or batch.attempts > 0
-                    batch.fail(error)
-                    self.outcomes.note_failure(batch)  # its memory is still in use
-        self.outcomes.fail_not_in_flight(error)
-        # If no record has failed, the transaction is still open, and its block may write more.
-        self.expire_transaction_at(now + _LATE_PAUSE, why)
 
     def fail_all(self, error: KafkaGroupError) -> None:
         """Fail all records that have not ended."""
@@ -691,9 +452,6 @@ class Sender:
         """Fail all records that were not acknowledged within the `timeout` of the close, in
         seconds."""
         self.outcomes.fail_all(partial(self._late_error, f"{timeout:g} s"))
-
-    def _timeout_error(self, tp: TopicPartition) -> KafkaGroupError:
-        return self._late_error(f"delivery_timeout_ms={self._delivery_timeout * 1000:g}", tp)
 
     def _late_error(self, within: str, tp: TopicPartition) -> KafkaGroupError:
         """Return the error of a partition's records that are late, with the cause if one is
@@ -768,16 +526,6 @@ class Sender:
 
     # ------------------------------------------------------------ reports
 
-    def _report(self, queue: PartitionQueue, error: KafkaGroupError, now: float) -> None:
-        self._watch.note(queue.tp, error)
-        problem = Problem(
-            subject=f"writing to {queue.tp}",
-            cause=str(error),
-            advice=_ADVICE,
-            topic=queue.tp.topic,
-        )
-        self._cluster.troubles.failed(queue.tp, now, problem)
-
     @property
     def time(self) -> float:
         """The loop's time, in any thread."""
@@ -787,8 +535,8 @@ class Sender:
         """Return the metrics of the producer."""
         return ProducerMetrics(
             produce=self._meter.read(self._clock()),
-            written_records=self._written_records,
-            written_bytes=self._written_bytes,
+            written_records=self._attempts.written_records,
+            written_bytes=self._attempts.written_bytes,
             failed_records=self.outcomes.failed_records,
             retried_batches=self._retried_batches,
             buffered_bytes=self._accumulator.used,
