@@ -165,6 +165,12 @@ class MetadataWatch:
         self._is_stale = True
         self._task.ensure_running()
 
+    async def refreshed(self, error: KafkaGroupError) -> None:
+        """As `refresh`, and wait until the metadata was refreshed."""
+        self.refresh(error)
+        while self._is_stale:
+            await self._followed.wait()
+
     # ------------------------------------------------------------ causes
 
     def note(self, tp: TopicPartition, error: KafkaGroupError) -> None:

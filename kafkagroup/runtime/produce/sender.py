@@ -19,6 +19,7 @@ from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.errors import (
     RETRIED_ERRORS,
     BrokerError,
+    ConnectionLostError,
     ErrorCode,
     KafkaGroupError,
     RequestTimeoutError,
@@ -334,8 +335,8 @@ class Sender:
                 if node_id in self._reached and not broker.is_connected(_CONNECTION):
                     # A broker that refuses records has no response to say so in: it closes the
                     # connection, as after its partition got another leader.
+                    await self._watch.refreshed(_closed(node_id))
                     self._reached.discard(node_id)
-                    await self._cluster.refresh()
                     self._put_back(taken)
                     return
                 self._reached.add(node_id)
@@ -545,6 +546,10 @@ class Sender:
 
 def _unknown_broker(node_id: int) -> KafkaGroupError:
     return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} has left the cluster")
+
+
+def _closed(node_id: int) -> KafkaGroupError:
+    return ConnectionLostError(f"broker {node_id} has closed the connection")
 
 
 def _vanished(tp: TopicPartition, count: int) -> KafkaGroupError:

@@ -46,6 +46,23 @@ async def test_without_acknowledgements_a_moved_leader_is_followed() -> None:
         assert await values(kafka, "t") == [b"first", *(b"%d" % n for n in range(1, 100))]
 
 
+async def test_without_acknowledgements_no_leader_is_trusted_before_a_refresh() -> None:
+    """If the first refresh failed, the next records went to the earlier leader, too; as long as it
+    failed, there were ten a second."""
+    async with cluster(2) as kafka:
+        kafka.move_leader("t", 0, 1)
+        async with Producer(**SERVERS, acks=0, enable_idempotence=False) as producer:
+            await producer.send("t", b"first")
+            kafka.move_leader("t", 0, 2)
+            fault = kafka.fail(MetadataRequest, Close(before=True), times=None)
+            for n in range(150):
+                producer.send_nowait("t", b"%d" % n)
+                await anyio.sleep(0.2)
+            assert fault.hits < 150
+            fault.stop()
+        assert await values(kafka, "t") == [b"first", *(b"%d" % n for n in range(1, 150))]
+
+
 class _ToKafka(logging.Handler):
     """Writes what is logged with a producer."""
 
