@@ -7,10 +7,12 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Protocol
 
 import anyio
 
+from kafkagroup._values import define, field
 from kafkagroup.concurrency.coalescing_task import Spawn
 from kafkagroup.concurrency.one_shot_event import OneShotEvent
 from kafkagroup.errors import (
@@ -42,6 +44,19 @@ class TransactionBlock(Protocol):
     """Whether it runs."""
     _ended_at: float
     """When it ended, on the loop's clock; infinity before."""
+
+
+@define(eq=False)
+class _End:
+    """A commit or abort, which runs in a task of its own."""
+
+    work: Callable[[], Awaitable[None]]
+    has_begun: bool = False
+    ended: OneShotEvent = field(factory=OneShotEvent)
+    failure: Exception | None = field(
+        factory=lambda: ClosedError("the producer was closed before the end")
+    )
+    """What `work` has raised; before its end, and if its task is cancelled, a ClosedError."""
 
 
 class ProducerTransactions:
@@ -80,8 +95,8 @@ class ProducerTransactions:
         self._until_stopped = until_stopped
         self._set_accepting = set_accepting
         self._is_closing = False
-        self._pending_ends: set[OneShotEvent] = set()
-        """An event for each commit or abort that is running, set when it ends."""
+        self._pending_ends: set[_End] = set()
+        """The commits and aborts that are running, or about to run."""
         self._record_wait: anyio.CancelScope | None = None
         """The scope in which the latest commit or abort waits, or has waited, for records."""
         self._record_wait_deadline = math.inf
@@ -227,34 +242,33 @@ class ProducerTransactions:
         if self.manager.is_closed:  # there are no tasks any more, and nothing to wait for
             await work()
             return
-        ended = OneShotEvent()
-        # For the case that `run` is cancelled.
-        failure: Exception | None = ClosedError("the producer was closed before the end")
-
-        async def run() -> None:
-            nonlocal failure
-            try:
-                await work()
-                failure = None
-            except Exception as error:
-                failure = error
-            finally:
-                self._pending_ends.discard(ended)
-                ended.set()
-
-        self._pending_ends.add(ended)
-        self._spawn(run, "transaction")
+        end = _End(work)
+        self._pending_ends.add(end)
+        self._spawn(partial(self._run, end), "transaction")
         cancelled: BaseException | None = None
         with anyio.CancelScope(shield=True):
-            while not ended.is_set():
+            while not end.ended.is_set():
                 try:
-                    await ended.wait()
+                    await end.ended.wait()
                 except anyio.get_cancelled_exc_class() as error:
                     cancelled = error
         if cancelled is not None:
-            raise cancelled from failure
-        if failure is not None:
-            raise failure
+            raise cancelled from end.failure
+        if end.failure is not None:
+            raise end.failure
+
+    async def _run(self, end: _End) -> None:
+        if end.ended.is_set():
+            return  # `close` has ended it
+        end.has_begun = True
+        try:
+            await end.work()
+            end.failure = None
+        except Exception as error:
+            end.failure = error
+        finally:
+            self._pending_ends.discard(end)
+            end.ended.set()
 
     # ------------------------------------------------------------ the close
 
@@ -266,7 +280,7 @@ class ProducerTransactions:
         if (wait := self._record_wait) is not None:
             wait.deadline = min(wait.deadline, self._record_wait_deadline)
         while self._pending_ends:
-            await next(iter(self._pending_ends)).wait()
+            await next(iter(self._pending_ends)).ended.wait()
         block, self.open = self.open, None
         if block is None or not block._is_open:
             return  # if one is just beginning, `begin` finds the producer closed, and raises
@@ -280,6 +294,10 @@ class ProducerTransactions:
         """Send nothing any more, and fail the calls that wait."""
         self.open = None
         self.manager.close()
+        for end in tuple(self._pending_ends):
+            if not end.has_begun:  # what cancels all tasks may cancel it before its first step
+                self._pending_ends.discard(end)
+                end.ended.set()
 
 
 def _closed_error() -> ClosedError:

@@ -714,6 +714,33 @@ async def test_a_cancellation_during_a_commit_that_fails_is_not_lost(version: in
         assert isinstance(raised.value.__cause__, TransactionAbortedError)
 
 
+@pytest.mark.parametrize(
+    "anyio_backend", [("asyncio", {"loop_factory": VirtualLoop})], ids=["asyncio"]
+)
+@pytest.mark.filterwarnings("ignore:coroutine 'Service._guarded' was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("ends", ["commits", "aborts"])
+async def test_a_block_ends_whose_commit_is_cancelled_before_its_first_step(ends: str) -> None:
+    """It waited without end for a task that never ran, and so did the end of `asyncio.run`, which
+    cancels all tasks."""
+
+    def cancel_all() -> None:
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("kafkagroup "):
+                task.cancel()
+
+    async with cluster() as kafka:
+        producer = Producer(**TRANSACTIONAL, close_timeout=1.0)
+        await producer.start()
+        with anyio.fail_after(30), pytest.raises(ClosedError if ends == "commits" else LookupError):
+            async with producer.transaction() as tx:
+                await tx.send("t", b"not committed")
+                asyncio.get_running_loop().call_soon(cancel_all)
+                if ends == "aborts":
+                    raise LookupError
+        await producer.stop()
+        assert await values(kafka, "t") == [b"not committed"]
+
+
 @pytest.mark.parametrize("cause", ["lost", "stopped"])
 async def test_offsets_that_cannot_be_sent_abort_a_block_that_goes_on(cause: str) -> None:
     """Otherwise its records would be committed without the offsets, and come again."""
