@@ -209,6 +209,8 @@ class ConsumingTransaction(
         """How often the application had sought each partition then."""
         self._scope = anyio.CancelScope()
         """Cancels the block at the transaction's deadline."""
+        self._is_entered = False
+        """Whether the block has begun, or could not begin."""
         self._is_outcome_unknown = False
 
     def _take(self, found: dict[TopicPartition, list[Record[K_co, V_co]]]) -> None:
@@ -245,12 +247,16 @@ class ConsumingTransaction(
         """Begin, and return the records. `Transaction` returns itself: hence `ignore[override]`."""
         if self._ended_at < math.inf:
             raise IllegalStateError("the transaction has ended; take the next one")
+        if self._is_entered:
+            raise IllegalStateError("the transaction has begun already; enter each one once")
+        self._is_entered = True
         self._consumer._unsettled_transaction = None
         acknowledgement = self._consumer._delivery.acknowledgement
         acknowledgement.is_held = True  # so that a poll in the block does not complete the records
         try:
             await super().__aenter__()
         except BaseException:
+            self._ended_at = anyio.current_time()  # the next one has its records again
             self._rewind()
             raise
         self._scope.deadline = self._transactions.deadline

@@ -942,3 +942,25 @@ async def test_a_stop_during_the_commit_repeats_no_record() -> None:
                 tasks.start_soon(work, producer)
                 await anyio.sleep(1)
         assert await visible(kafka) == numbers(5)
+
+
+@pytest.mark.parametrize("cause", ["open", "begin"])
+async def test_a_transaction_is_entered_once(cause: str) -> None:
+    """Otherwise the consumer returned to the records of a transaction that then committed."""
+    async with pipeline() as (kafka, reader, producer):
+        kafka.produce("in", numbers(20))
+        tx = await anext(producer.transactions(reader, max_records=10))
+        if cause == "open":
+            async with tx as records:
+                with pytest.raises(IllegalStateError, match="begun already; enter each one once"):
+                    await tx.__aenter__()
+                for record in records:
+                    tx.send_nowait("t", record.value)
+        else:
+            async with producer.transaction():
+                with pytest.raises(IllegalStateError, match="of this producer is open"):
+                    await tx.__aenter__()
+            with pytest.raises(IllegalStateError, match="has ended; take the next one"):
+                await tx.__aenter__()
+        await forward(kafka, producer.transactions(reader), until=20)
+        assert await visible(kafka) == numbers(20)
