@@ -171,7 +171,7 @@ class ConsumingTransaction(
 
     `async with tx as records` begins it, and has its records in the order of each partition; the
     block can `tx.send`, `tx.send_nowait` and `tx.send_many`. Its end commits the records written
-    and the offsets. A block that takes longer than 0.8 of `transaction_timeout_ms`, here 10,000 by
+    and the offsets, also those after records that the block itself has polled. A block that takes longer than 0.8 of `transaction_timeout_ms`, here 10,000 by
     default, is cancelled, and its transaction aborted.
 
     The transaction is also aborted if the group takes partitions away meanwhile, if the brokers
@@ -227,13 +227,31 @@ class ConsumingTransaction(
             # Also begin anew in a topic that was recreated. The records of the deleted one stay,
             # as they do not come again.
             if tp not in self._owned or owned.is_of_other_topic(self._topic_ids[tp]):
-                self._owned[tp], self._starts[tp] = owned, records[0].offset
-                self._topic_ids[tp] = owned.topic_id
-                self._committed_before[tp] = owned.committed
-                self._seek_counts[tp] = owned.seek_count
+                self._add(owned, records[0].offset)
             last = records[-1]
             self._ends[tp] = OffsetAndMetadata(last.offset + 1, leader_epoch=last.leader_epoch)
             self._records += records
+
+    def _add(self, owned: OwnedPartition, start: int) -> None:
+        """Add a partition, whose first record has the offset `start`."""
+        tp = owned.tp
+        self._owned[tp], self._starts[tp] = owned, start
+        self._topic_ids[tp] = owned.topic_id
+        self._committed_before[tp] = owned.committed
+        self._seek_counts[tp] = owned.seek_count
+
+    def _take_polled(self) -> None:
+        """Add the records that the block itself has polled."""
+        delivery = self._consumer._delivery
+        for tp in delivery.acknowledgement.in_flight_among(delivery.owned):
+            owned = delivery.owned[tp]
+            if owned.oldest == 0:
+                continue  # dropped, because its topic was recreated
+            if self._owned.get(tp) is not owned:
+                self._add(owned, owned.processed)
+            elif owned.position <= self._ends[tp].offset or self._is_of_other_topic(tp):
+                continue
+            self._ends[tp] = OffsetAndMetadata(owned.position, leader_epoch=owned.leader_epoch)
 
     def _pass_markers(self) -> None:
         """Commit also the offsets after the last records that have none, such as transaction
@@ -300,6 +318,8 @@ class ConsumingTransaction(
         try:
             if cause is None:
                 failure = cause = await self._send_all_offsets()
+            if cause is not None:
+                self._take_polled()
             await super().__aexit__(None if cause is None else type(cause), cause, None)
         except TransactionOutcomeUnknownError:
             self._is_outcome_unknown = True
@@ -307,14 +327,14 @@ class ConsumingTransaction(
             self._release()
             raise
         except BaseException:
-            self._rewind(self._starts_in_flight())
+            self._rewind()
             raise
         if cause is None:
             self._aborts.count = 0
             self._consumer._delivery.acknowledgement.is_held = False
             self._consumer._session.complete_in_flight()
         else:
-            self._rewind(self._starts_in_flight())
+            self._rewind()
         if failure is not None:
             raise failure
 
@@ -374,8 +394,11 @@ class ConsumingTransaction(
 
     async def _send_all_offsets(self) -> BaseException | None:
         """Send the offsets; return the error that aborts the transaction."""
-        self._sign_ends()
         try:
+            # First, as records that the block has polled in a later assignment replace these.
+            self._consumer._session.committer.check(self._commits())
+            self._take_polled()
+            self._sign_ends()
             await self._send_commits(self._consumer, self._commits())
         except KafkaGroupError as error:
             return error
@@ -391,13 +414,6 @@ class ConsumingTransaction(
         self._consumer._delivery.acknowledgement.is_held = False
         self._consumer._session.drop_in_flight()
 
-    def _starts_in_flight(self) -> dict[TopicPartition, int]:
-        """Return `_starts`, and the offsets of the first records that the block itself has polled
-        of other partitions."""
-        delivery = self._consumer._delivery
-        in_flight = delivery.acknowledgement.in_flight_among(delivery.owned)
-        return {tp: delivery.owned[tp].processed for tp in in_flight} | self._starts
-
     def _rewind(self, starts: Mapping[TopicPartition, int] | None = None) -> None:
         """Return to the first record of each partition that is still assigned, so that all records
         are delivered again; but not in a topic that was recreated since. `starts`: the offsets of
@@ -406,15 +422,13 @@ class ConsumingTransaction(
             return  # it has no records: those in flight were polled before it
         self._release()
         for tp, start in (self._starts if starts is None else starts).items():
-            if self._may_return_to(tp) and not self._consumer.closed:
+            is_same = self._is_kept(tp) and not self._is_of_other_topic(tp)
+            if is_same and not self._consumer.closed:
                 self._consumer.seek(tp, start)
 
-    def _may_return_to(self, tp: TopicPartition) -> bool:
-        """Return whether the offset of a partition's first record is still one of this assignment
-        and topic."""
-        if (one := self._owned.get(tp)) is None:  # the block has polled it
-            return not self._consumer._delivery.owned[tp].revoked
-        return self._is_kept(tp) and not one.is_of_other_topic(self._topic_ids[tp])
+    def _is_of_other_topic(self, tp: TopicPartition) -> bool:
+        """Return whether the topic was recreated since the partition's first record."""
+        return self._owned[tp].is_of_other_topic(self._topic_ids[tp])
 
 
 def _continues_after(error: BaseException) -> bool:

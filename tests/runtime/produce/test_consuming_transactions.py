@@ -675,6 +675,55 @@ async def test_an_abort_returns_to_the_records_that_its_block_has_polled() -> No
         assert sorted(found) == numbers(10)
 
 
+@pytest.mark.parametrize("outcome", ["committed", "aborted"])
+async def test_records_that_a_block_has_polled_belong_to_its_transaction(outcome: str) -> None:
+    """Their offsets were not committed with what the block had written: another consumer of the
+    group wrote it again. After an unknown outcome they were skipped."""
+    options = TRANSACTIONAL | {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_000}
+    async with cluster(topics={"in": 2, "t": 1}) as kafka:
+        for partition in (0, 1):
+            kafka.produce("in", numbers(5, 5 * partition), partition=partition)
+        async with consumer() as reader, Producer(**options) as producer:
+            fault = None
+            async with contextlib.AsyncExitStack() as stack:
+                if outcome == "aborted":
+                    stack.enter_context(pytest.raises(TransactionOutcomeUnknownError))
+                    fault = kafka.fail(
+                        EndTxnRequest, ErrorCode.COORDINATOR_NOT_AVAILABLE, times=None
+                    )
+                tx = await anext(producer.transactions(reader, max_records=3))
+                records = await stack.enter_async_context(tx)
+                polled = [await reader.getone() for _ in range(4)]
+                assert len({record.partition for record in polled}) == 2
+                for record in [*records, *polled]:
+                    tx.send_nowait("t", record.value)
+            if fault is not None:
+                await anyio.sleep(12)  # the coordinator aborts it
+                fault.stop()
+                with anyio.move_on_after(5):
+                    await forward(kafka, producer.transactions(reader), until=-1)
+        async with consumer() as reader, Producer(**options) as producer:
+            with anyio.move_on_after(5):
+                await forward(kafka, producer.transactions(reader), until=-1)
+        assert sorted(await visible(kafka), key=int) == numbers(10)
+        assert kafka.committed("g", "in") == {0: 5, 1: 5}
+
+
+async def test_a_block_polls_a_partition_again_that_it_has_lost() -> None:
+    """The records of the second assignment were skipped: the abort did not return to them."""
+    async with pipeline("consumer") as (kafka, reader, producer):
+        kafka.produce("in", numbers(5))
+        transactions = producer.transactions(reader, max_records=3)
+        async with await anext(transactions) as records:
+            kafka.fail(ConsumerGroupHeartbeatRequest, ErrorCode.FENCED_MEMBER_EPOCH)
+            for record in [*records, *(await reader.getmany(4, timeout=60)).popitem()[1]]:
+                producer.send_nowait("t", record.value)
+            again = [await reader.getone() for _ in range(3)]
+            assert [record.value for record in again] == numbers(3)
+        await forward(kafka, transactions, until=5)
+        assert await visible(kafka) == numbers(5)
+
+
 async def test_the_offsets_include_a_marker_at_the_end() -> None:
     """KAFKA-6607: the lag of transactional input never reached zero."""
     async with pipeline() as (kafka, reader, producer):
