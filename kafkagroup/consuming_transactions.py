@@ -91,19 +91,16 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
         IllegalStateError while a transaction with records of the consumer is open; as
         `Consumer.getmany` and `Consumer.committed`."""
         consumer = self._consumer
-        acknowledgement = consumer._delivery.acknowledgement
-        if acknowledgement.is_held:
-            # Its records would count as processed, although it may still abort.
-            raise IllegalStateError(
-                "a transaction with records of this consumer is open; end it first"
-            )
+        self._check_none_is_open()
         transaction = ConsumingTransaction(self._producer, consumer, self._aborts)
         try:
             consumer._check_transactional()
-            if consumer._unsettled_transaction is not None:
-                await consumer._unsettled_transaction._settle()
             with self._producer._until_stopped():
                 await self._aborts.pause(self._producer._options)
+            if consumer._unsettled_transaction is not None:
+                await consumer._unsettled_transaction._settle()
+            self._check_none_is_open()  # by another task, meanwhile
+            with self._producer._until_stopped():
                 await self._collect(transaction)
             transaction._pass_markers()
         except NotStartedError:  # a ClosedError that must not end the iteration
@@ -116,8 +113,6 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
         except BaseException:
             transaction._rewind()
             raise
-        finally:
-            acknowledgement.is_held = False
         if not transaction._records:
             raise StopAsyncIteration  # the consumer is stopped
         consumer._unsettled_transaction = transaction  # until it is entered
@@ -129,24 +124,33 @@ class ConsumingTransactions(Generic[K_co, V_co, K_contra, V_contra]):
         """Take up to `max_records` records, until `max_interval` seconds after the first ones, or
         until a rebalance or the close waits for them, or an error follows them, which the next poll
         raises."""
-        consumer = self._consumer
+        consumer, acknowledgement = self._consumer, self._consumer._delivery.acknowledgement
         transaction._take(await consumer.getmany(self._max_records, math.inf))
         # The records taken stay in flight during the polls that follow.
-        consumer._delivery.acknowledgement.is_held = True
-        deadline = anyio.current_time() + self._max_interval
-        while transaction._records and (left := self._max_records - len(transaction._records)):
-            timeout = deadline - anyio.current_time()
-            if timeout <= 0 or consumer.closed or consumer._session.is_draining:
-                return
-            try:
+        acknowledgement.is_held = True
+        try:
+            deadline = anyio.current_time() + self._max_interval
+            while transaction._records and (left := self._max_records - len(transaction._records)):
+                timeout = deadline - anyio.current_time()
+                if timeout <= 0 or consumer.closed or consumer._session.is_draining:
+                    return
                 transaction._take(await consumer.getmany(left, min(timeout, _MAX_POLL)))
-            except IllegalStateError:  # the consumer is used wrongly: nothing to raise again
-                raise
-            except Exception as error:
-                # The transaction has only the records before it. If they came again instead, an
-                # application that seeks past the error's record would skip them.
-                consumer._session.raise_again(error)
-                return
+        except IllegalStateError:  # the consumer is used wrongly: nothing to raise again
+            raise
+        except Exception as error:
+            # The transaction has only the records before it. If they came again instead, an
+            # application that seeks past the error's record would skip them.
+            consumer._session.raise_again(error)
+        finally:
+            acknowledgement.is_held = False
+
+    def _check_none_is_open(self) -> None:
+        """Raises: IllegalStateError while a transaction with records of the consumer is open: the
+        records would count as processed, although it may still abort."""
+        if self._consumer._delivery.acknowledgement.is_held:
+            raise IllegalStateError(
+                "a transaction with records of this consumer is open; end it first"
+            )
 
 
 class Aborts:
@@ -171,8 +175,9 @@ class ConsumingTransaction(
 
     `async with tx as records` begins it, and has its records in the order of each partition; the
     block can `tx.send`, `tx.send_nowait` and `tx.send_many`. Its end commits the records written
-    and the offsets, also those after records that the block itself has polled. A block that takes longer than 0.8 of `transaction_timeout_ms`, here 10,000 by
-    default, is cancelled, and its transaction aborted.
+    and the offsets, also those after records that the block itself has polled. A block that takes
+    longer than 0.8 of `transaction_timeout_ms`, here 10,000 by default, is cancelled, and its
+    transaction aborted.
 
     The transaction is also aborted if the group takes partitions away meanwhile, if the brokers
     have not acknowledged all in that time, or if the coordinator has aborted it. Then a warning is

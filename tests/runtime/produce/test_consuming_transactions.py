@@ -1013,3 +1013,33 @@ async def test_a_transaction_is_entered_once(cause: str) -> None:
                 await tx.__aenter__()
         await forward(kafka, producer.transactions(reader), until=20)
         assert await visible(kafka) == numbers(20)
+
+
+async def test_a_consumer_has_one_open_transaction_after_a_pause() -> None:
+    """While one iteration paused after its abort, another one took the records and began: the first
+    went on behind them, and its commit skipped them if the other's aborted."""
+    async with (
+        pipeline() as (kafka, reader, producer),
+        Producer(**TRANSACTIONAL | {"transactional_id": "tx-2"}) as other,
+        anyio.create_task_group() as tasks,
+    ):
+        kafka.produce("in", numbers(20))
+        kafka.fail(TxnOffsetCommitRequest, ErrorCode.ILLEGAL_GENERATION)
+        transactions = other.transactions(reader, max_records=5)
+        async with await anext(transactions) as records:
+            assert len(records) == 5
+
+        async def continue_after_pause() -> None:
+            with pytest.raises(IllegalStateError, match="is open; end it first"):
+                await anext(transactions)
+            ended.set()
+
+        ended = anyio.Event()
+        tasks.start_soon(continue_after_pause)
+        with pytest.raises(LookupError):
+            async with await anext(producer.transactions(reader, max_records=5)) as records:
+                assert [record.value for record in records] == numbers(5)
+                await ended.wait()
+                raise LookupError
+        await forward(kafka, transactions, until=20)
+        assert await visible(kafka) == numbers(20)
