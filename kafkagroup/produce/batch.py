@@ -170,4 +170,8 @@ class UnplacedRecords(ProduceBatch):
         super().__init__(TopicPartition(topic, -1), created_at, deadline, 0)
         self.waiting: list[tuple[int | None, bytes | None, bytes | None, Headers, int, int]] = []
         """Partition, key, value, headers, timestamp and size of each record. Partition None: it is
-        chosen when the number of partitions is known."""
+        chosen when the number of partitions is known. Empty after the end."""
+
+    def _end(self) -> None:
+        super()._end()
+        self.waiting = []  # frees the memory

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 import os
+import sys
 from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -492,6 +493,22 @@ async def test_memory_counts_until_the_end() -> None:
         await producer.flush()
         assert producer.metrics().buffered_bytes == 0
         assert kafka.log_end("t", 0) == accepted + 1
+
+
+async def test_records_that_fail_for_want_of_a_topic_take_no_memory() -> None:
+    """Their futures, and the failures that `flush()` raises, are kept."""
+    async with (
+        cluster(),
+        Producer(**SERVERS, buffer_memory=100_000, delivery_timeout_ms=1_000) as producer,
+    ):
+        data = bytes(90_000)
+        references = sys.getrefcount(data)
+        future = producer.send_nowait("missing", data)
+        assert sys.getrefcount(data) > references
+        await producer.ready()
+        assert sys.getrefcount(data) == references
+        with pytest.raises(NotWrittenError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            await future
 
 
 async def test_the_close_releases_the_memory_of_a_batch_that_expired_in_flight() -> None:
