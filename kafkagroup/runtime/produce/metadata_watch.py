@@ -38,6 +38,10 @@ fail at once. For a later record the metadata is requested again: an ACL may hav
 _LOOK_UP_INTERVAL = 1.0
 """Seconds between two refreshes for records to a partition that a topic does not have."""
 
+_CREATION_INTERVAL = 5.0
+"""Seconds after which the creation of a topic is requested again. Brokers with KRaft respond before
+they request it of the controller: a failure, such as while too few brokers run, is only logged."""
+
 _TOPIC_MAX_IDLE = 300.0
 """Seconds since the last record for a topic, after which its metadata is no longer refreshed."""
 
@@ -72,9 +76,12 @@ class MetadataWatch:
         """The queues of `find_leader` whose leader is not known yet."""
         self._is_stale = False
         """Whether the metadata must be refreshed even if nothing waits for it."""
-        self._requested: set[str] = set()
-        """The topics that were known, or requested so that the broker may create them. Later
-        requests must not create them: they would bring a deleted topic back (KAFKA-5789)."""
+        self._existing: set[str] = set()
+        """The topics that have existed. No request may create them: it would bring a deleted topic
+        back (KAFKA-5789)."""
+        self._creations: dict[str, float] = {}
+        """Topic that has not existed yet -> when a broker last accepted to create it, on the loop's
+        clock."""
         self._refused_creations: dict[str, KafkaGroupError] = {}
         """Topic -> why the brokers do not create it for this client, by their last response."""
         self._followed = ChangeSignal()
@@ -239,14 +246,16 @@ class MetadataWatch:
         )
 
     async def _request_missing(self) -> bool:
-        """Request the topics that were never known, which creates them if the broker does so.
+        """Request the topics that have never existed, which creates them if the broker does so.
         Return whether there are such topics."""
         known = self._cluster.metadata.topics
+        latest = anyio.current_time() - _CREATION_INTERVAL
         missing = [
             name
             for name, topic in self._accumulator.topics.items()
             if topic.is_awaited
-            and name not in self._requested
+            and name not in self._existing
+            and self._creations.get(name, -math.inf) <= latest
             and (
                 name not in known or known[name].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
@@ -258,12 +267,12 @@ class MetadataWatch:
             allow_auto_topic_creation=True,
         )
         response = await self._cluster.request_any(request)
-        self._requested.update(missing)
+        self._creations.update(dict.fromkeys(missing, anyio.current_time()))
         for found in response.topics:
             name, code = found.name, found.error_code
             if name is None or code in BEING_CREATED:  # or created by now: NONE is among them
                 continue
-            self._requested.discard(name)
+            self._creations.pop(name, None)
             what = f"topic {name!r} does not exist, and cannot be created"
             error = broker_error(code, what, operation="CREATE", topic=name)
             if code in REFUSED_TOPIC:
@@ -292,7 +301,8 @@ class MetadataWatch:
             return
         tp, troubles = TopicPartition(topic.name, -1), self._cluster.troubles
         if found.partitions:
-            self._requested.add(topic.name)
+            self._existing.add(topic.name)
+            self._creations.pop(topic.name, None)
             self.forget(tp)
         # With a partition missing, the number of partitions may be any: keys would go wrong.
         if found.partitions and _missing_partition(found.partitions) is None:

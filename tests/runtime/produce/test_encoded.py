@@ -112,6 +112,24 @@ async def test_a_missing_topic_is_created_where_the_broker_does_so() -> None:
         assert kafka.partitions("new") == 2
 
 
+async def test_the_creation_of_a_topic_that_has_failed_is_requested_again() -> None:
+    """Brokers with KRaft respond before the controller creates the topic, or fails to: records for
+    the topic failed as long as the producer lived."""
+    settings = BrokerSettings(auto_create_topics=True)
+    async with cluster(settings=settings) as kafka, Producer(**SERVERS) as producer:
+        fault = kafka.fail(
+            MetadataRequest,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            when=lambda request: request.allow_auto_topic_creation,
+            times=None,
+        )
+        future = producer.send_nowait("new", b"")
+        await anyio.sleep(60)
+        assert 10 <= fault.hits <= 13
+        fault.stop()
+        assert (await future).offset == 0
+
+
 async def test_a_missing_topic_is_awaited_for_a_while() -> None:
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         started = anyio.current_time()
