@@ -13,6 +13,7 @@ from kafkagroup.errors import (
     BrokerError,
     ErrorCode,
     KafkaGroupError,
+    UnsupportedVersionError,
 )
 from kafkagroup.produce.identity import Identities, ProducerIdentity
 from kafkagroup.transport.cluster import Cluster
@@ -60,6 +61,13 @@ class ProducerIds:
                 response = await self._cluster.request_any(request)
                 if response.error_code:
                     raise _refusal(response.error_code)
+            except UnsupportedVersionError as error:
+                self.error = UnsupportedVersionError(
+                    f"the producer gets no id: {error}. Set enable_idempotence=False: without ids a"
+                    " retry may write a record twice"
+                )
+                self._on_end(self.error)
+                return
             except KafkaGroupError as error:
                 is_retried = isinstance(error, RETRIED_ERRORS)
                 if isinstance(error, BrokerError):  # which RETRIED_ERRORS does not have

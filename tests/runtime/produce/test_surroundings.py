@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 from runtime.produce.logs import SERVERS, cluster, values
 
@@ -23,8 +24,12 @@ from kafkagroup.errors import (
     NotWrittenError,
 )
 from kafkagroup.testing import EmbeddedKafka
-from kafkagroup.testing.embedded import Close, Swallow
-from kafkagroup.wire.messages.metadata import MetadataRequest
+from kafkagroup.testing.embedded import Change, Close, Swallow
+from kafkagroup.wire.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+)
 from kafkagroup.wire.messages.produce import ProduceRequest
 from kafkagroup.wire.messages.transactions import InitProducerIdRequest
 
@@ -123,6 +128,23 @@ async def test_the_error_at_the_deadline_says_why_there_is_no_producer_id(action
                 await producer.send("t", b"")
             fault.stop()
             await producer.send("t", b"")
+
+
+def without_producer_ids(response: ApiVersionsResponse) -> ApiVersionsResponse:
+    known = [key for key in response.api_keys if key.api_key != InitProducerIdRequest.api_key]
+    return attrs.evolve(response, api_keys=tuple(known))
+
+
+async def test_the_error_names_the_option_for_brokers_that_give_no_ids() -> None:
+    """helidon-io/helidon#6718: a service with Kafka's protocol, but without this request."""
+    async with cluster() as kafka:
+        kafka.fail(ApiVersionsRequest, Change(without_producer_ids), times=None)
+        async with Producer(**SERVERS) as producer:
+            with pytest.raises(NotWrittenError, match="enable_idempotence=False") as raised:
+                await producer.send("t", b"")
+            assert not raised.value.is_maybe_written
+        async with Producer(**SERVERS, enable_idempotence=False) as producer:
+            assert (await producer.send("t", b"")).offset == 0
 
 
 @pytest.mark.parametrize("error", [CancelledError, GeneratorExit, BaseException])
