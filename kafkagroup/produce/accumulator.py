@@ -62,7 +62,8 @@ class Accumulator:
         """Called before a record begins a batch, or begins to wait for the number of partitions. It
         may raise: then the record is not accepted."""
         self.on_full: Callable[[], None] = lambda: None
-        """Called when `add` has no room for a record."""
+        """Called when there is no room for records: by `add`, and by `place` if the records that it
+        has placed leave none."""
         self._needed = _RECORD_OVERHEAD
         """The bytes of the last record or encoded batch that there was no room for."""
         self._batch_limit = min(batch_size, max_request_size - HEADER_SIZE)
@@ -260,6 +261,8 @@ class Accumulator:
                 )
                 places.append((batch, batch.count - 1))
         unplaced.move(places)
+        if self.is_full:
+            self.on_full()  # they were in no queue when `add` called it
 
     def _failed(self, unplaced: ProduceBatch, error: BaseException, size: int) -> ProduceBatch:
         """Return a failed batch of one record: an unplaced one of `size` bytes, whose partition

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pytest
 from runtime.produce.logs import SERVERS, cluster
@@ -80,3 +82,19 @@ async def test_a_full_buffer_does_not_wait_for_the_linger() -> None:
             with anyio.move_on_after(1):  # the last ones linger
                 await producer.send_many("t", [bytes(1_000)] * 12)
             assert kafka.log_end("t", 0) >= 30
+
+
+async def test_records_that_waited_for_their_topic_do_not_linger_in_a_full_buffer() -> None:
+    """The buffer was full before their partitions were known."""
+    async with (
+        cluster(topics={"t": 5}) as kafka,
+        Producer(**SERVERS, linger_ms=60_000, buffer_memory=10_000) as producer,
+    ):
+        began = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            for n in range(10):
+                tasks.start_soon(partial(producer.send, "t", bytes(1_500), key=b"%d" % n))
+            await anyio.sleep(1)
+            assert sum(kafka.log_end("t", partition) for partition in range(5)) >= 6
+            await producer.flush()
+        assert anyio.current_time() - began < 2
