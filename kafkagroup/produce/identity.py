@@ -48,3 +48,9 @@ class Identities:
             self.current = self.current._replace(epoch=self.current.epoch + 1)
         else:
             self.current = NO_IDENTITY
+
+    def forget(self, producer_id: int) -> None:
+        """Let the producer have no id until the brokers give another one, unless they have given
+        it already: they do not accept `producer_id`."""
+        if producer_id == self.current.producer_id:
+            self.current = NO_IDENTITY

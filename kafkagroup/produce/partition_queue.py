@@ -353,6 +353,12 @@ class PartitionQueue:
         self._expected_sequence = 0
         self.epoch_refused(batch, at)
 
+    def id_refused(self, batch: ProduceBatch, at: float) -> None:
+        """Send the batch again, under another id: brokers do not accept this one."""
+        if self._identities is not None:
+            self._identities.forget(batch.producer_id)
+        self.epoch_refused(batch, at)
+
     def epoch_refused(self, batch: ProduceBatch, at: float) -> None:
         """Send the batch again: the leader refuses its epoch, does not know the producer, or takes
         its number for one that was used before. It is sent in a new epoch, unless the coordinator

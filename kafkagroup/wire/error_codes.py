@@ -157,8 +157,8 @@ def is_unknown(code: int) -> bool:
 
 
 class ProduceAction(Enum):
-    """The reaction to a partition's error in a response to Produce. For OUT_OF_ORDER, DUPLICATE and
-    NEW_EPOCH the reaction depends on the batch: see `Sender._on_refused`."""
+    """The reaction to a partition's error in a response to Produce. For OUT_OF_ORDER, DUPLICATE,
+    NEW_EPOCH and NEW_ID the reaction depends on the batch: see `Attempts._on_refused`."""
 
     REFRESH = "refresh"
     """Retry, with new metadata. The records may be in the log: a leader that loses its role while
@@ -173,6 +173,8 @@ class ProduceAction(Enum):
     """The leader has the records already. Older brokers do not say at which offset."""
     NEW_EPOCH = "new epoch"
     """The leader accepts no more sequence numbers of this epoch; the records were not written."""
+    NEW_ID = "new id"
+    """The leader accepts no sequence numbers of this producer id; the records were not written."""
     SPLIT = "split"
     """The batch is too large."""
     FAIL = "fail"
@@ -207,6 +209,7 @@ PRODUCE_ACTIONS: dict[int, ProduceAction] = {
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: ProduceAction.DUPLICATE,
     ErrorCode.UNKNOWN_PRODUCER_ID: ProduceAction.NEW_EPOCH,
     ErrorCode.INVALID_PRODUCER_EPOCH: ProduceAction.NEW_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: ProduceAction.NEW_ID,
     ErrorCode.MESSAGE_TOO_LARGE: ProduceAction.SPLIT,
     ErrorCode.RECORD_LIST_TOO_LARGE: ProduceAction.SPLIT,
 }

@@ -162,6 +162,9 @@ class Attempts:
             case ProduceAction.DUPLICATE | ProduceAction.NEW_EPOCH if self._has_own_epochs:
                 queue.epoch_refused(batch, at)
                 self._report(queue, error, now)
+            case ProduceAction.NEW_ID if self._has_own_epochs:
+                queue.id_refused(batch, at)
+                self._report(queue, error, now)
             case ProduceAction.NEW_EPOCH if part.error_code == ErrorCode.UNKNOWN_PRODUCER_ID:
                 queue.producer_unknown(batch, at)
                 self._report(queue, error, now)

@@ -4,6 +4,7 @@ responses."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import anyio
 import attrs
@@ -143,6 +144,49 @@ async def test_a_code_of_a_newer_broker_does_not_say_that_nothing_was_written(
         await producer.send("t", b"last")
         unknown = [b"unknown"] if is_written else []
         assert await values(kafka, "t") == [b"first", *unknown, b"last"]
+
+
+def has_id(producer_id: int) -> Callable[[ProduceRequest], bool]:
+    """Return a function that tells whether a request has a batch of this producer id."""
+    return lambda request: any(
+        int.from_bytes((part.records or b"")[43:51], "big") == producer_id
+        for topic in request.topic_data
+        for part in topic.partition_data
+    )
+
+
+async def test_an_id_that_the_brokers_do_not_accept_is_replaced() -> None:
+    """Azure/azure-event-hubs-for-kafka#261: each record failed until the program was restarted."""
+    async with (
+        cluster(topics={"t": 2}) as kafka,
+        Producer(**SERVERS, delivery_timeout_ms=5_000) as producer,
+    ):
+        await producer.send("t", b"first", partition=0)
+        (state,) = kafka.producers("t", 0)
+        code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        kafka.fail(ProduceRequest, code, when=has_id(state.producer_id), times=None)
+        futures = [*send_all(producer, texts(5)), *send_all(producer, texts(5), partition=1)]
+        assert [(await future).offset for future in futures] == [1, 2, 3, 4, 5, 0, 1, 2, 3, 4]
+        assert await values(kafka, "t") == [b"first", *texts(5)]
+
+
+async def test_what_may_have_been_written_is_sent_under_no_other_id() -> None:
+    async with cluster() as kafka, Producer(**SERVERS, delivery_timeout_ms=5_000) as producer:
+        await producer.send("t", b"first")
+        (state,) = kafka.producers("t", 0)
+        late = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        kafka.fail(ProduceRequest, late, partition=TP, executed=True)
+        maybe = producer.send_nowait("t", b"maybe")
+        await anyio.sleep(0.01)
+        code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        kafka.fail(ProduceRequest, code, when=has_id(state.producer_id), times=None)
+        await anyio.sleep(2)
+        behind = producer.send_nowait("t", b"behind")
+        with pytest.raises(NotWrittenError, match="INVALID_PRODUCER_ID_MAPPING") as raised:
+            await maybe
+        assert raised.value.is_maybe_written
+        await behind
+        assert await values(kafka, "t") == [b"first", b"maybe", b"behind"]
 
 
 async def test_one_batch_is_sent_alone_after_a_minute_without_records() -> None:
