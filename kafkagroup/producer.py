@@ -680,7 +680,7 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
         if error is None and self._transactions is not None:
             error = self._transactions.ending_error
         if error is not None:
-            return not_well(HealthProblem.FAILED, str(error))
+            return not_well(HealthProblem.FAILED, _text_of(error))
         if self._sender is None or self.closed:
             return not_well(HealthProblem.NOT_RUNNING, "not started, or closed")
         return Health(tuple(check_troubles(self._sender.time, self._troubles)))
@@ -717,7 +717,8 @@ class Producer(KeyValueSink[K_contra, V_contra], Service):
     def _check_open(self) -> None:
         self._check_origin()
         if self._error is not None:
-            raise ClosedError(f"the producer has failed: {self._error}") from self._error
+            text = _text_of(self._error)
+            raise ClosedError(f"the producer has failed: {text}") from self._error
         if self.closed:
             raise ClosedError("the producer is closed; make a new one")
         if self._sender is None:
@@ -799,6 +800,11 @@ def _as_kafka_group_error(error: Exception) -> KafkaGroupError:
     if isinstance(error, KafkaGroupError):
         return error
     return KafkaGroupError(f"the producer has failed: {error!r}")
+
+
+def _text_of(error: Exception) -> str:
+    """Return what an error says; its name if it says nothing, as MemoryError does."""
+    return str(error) or repr(error)
 
 
 async def _await_end(future: RecordFuture) -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import CancelledError
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from runtime.produce.logs import SERVERS, cluster, values
 from kafkagroup import Producer
 from kafkagroup.errors import (
     BufferFullError,
+    ClosedError,
     ConfigurationError,
     ErrorCode,
     IllegalStateError,
@@ -99,24 +101,43 @@ async def test_its_own_warnings_may_be_written_with_the_producer() -> None:
         assert kafka.log_end("logs", 0) > 0
 
 
+@contextmanager
+def failing_log(error: Exception) -> Iterator[None]:
+    """A context in which a handler of the log raises `error` for each warning."""
+
+    class Failing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno == logging.WARNING:
+                raise error
+
+    handler = Failing(logging.WARNING)
+    logging.getLogger("kafkagroup").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("kafkagroup").removeHandler(handler)
+
+
 async def test_the_error_of_a_log_handler_is_what_the_producer_fails_with() -> None:
     """That of a handler without room for its record, in the handling of a response: it was taken
     for one of the request, which had a response."""
 
-    class Full(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno == logging.WARNING:
-                raise BufferFullError("no room for a line")
-
     async with cluster() as kafka, Producer(**SERVERS) as producer:
         kafka.fail(ProduceRequest, ErrorCode.NOT_ENOUGH_REPLICAS, times=None)
-        handler = Full(logging.WARNING)
-        logging.getLogger("kafkagroup").addHandler(handler)
-        try:
+        with failing_log(BufferFullError("no room for a line")):
             with pytest.raises(NotWrittenError, match="no room for a line"):
                 await producer.send("t", b"")
-        finally:
-            logging.getLogger("kafkagroup").removeHandler(handler)
+
+
+async def test_a_failure_that_says_nothing_is_named() -> None:
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        kafka.fail(ProduceRequest, ErrorCode.NOT_ENOUGH_REPLICAS, times=None)
+        with failing_log(MemoryError()):
+            with pytest.raises(NotWrittenError, match="MemoryError"):
+                await producer.send("t", b"")
+        with pytest.raises(ClosedError, match=r"the producer has failed: MemoryError\(\)"):
+            await producer.send("t", b"")
+        assert "MemoryError" in str(producer.health())
 
 
 @pytest.mark.parametrize("action", [ErrorCode.COORDINATOR_NOT_AVAILABLE, Close()])
