@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kafkagroup.errors import BrokerError, RecordRefusedError, RemoteProtocolError, broker_error
+from kafkagroup.errors import (
+    BrokerError,
+    ErrorCode,
+    RecordRefusedError,
+    RemoteProtocolError,
+    broker_error,
+)
 from kafkagroup.transport.metadata import ClusterMetadata, NamedLeaders
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.messages.produce import (
@@ -14,6 +20,12 @@ from kafkagroup.wire.messages.produce import (
 )
 
 __all__ = ["by_partition", "named_leaders", "no_response_for", "refusal"]
+
+_REASONS: dict[int, str] = {
+    ErrorCode.MESSAGE_TOO_LARGE: "the batch is larger than the topic's max.message.bytes",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "the batch is larger than the topic's segment.bytes",
+}
+"""What a code means, for codes that brokers send without a message."""
 
 
 def by_partition(response: ProduceResponse) -> dict[TopicPartition, PartitionProduceResponse]:
@@ -28,7 +40,8 @@ def by_partition(response: ProduceResponse) -> dict[TopicPartition, PartitionPro
 def refusal(tp: TopicPartition, part: PartitionProduceResponse) -> BrokerError:
     """Return the error of a partition. If the part has errors of records (KIP-467), it names the
     first record that is at fault."""
-    what = f"writing to {tp}" + (f": {part.error_message}" if part.error_message else "")
+    reason = part.error_message or _REASONS.get(part.error_code)
+    what = f"writing to {tp}" + (f": {reason}" if reason else "")
     if part.record_errors:
         first = min(part.record_errors, key=lambda one: one.batch_index)
         message = first.batch_index_error_message or what

@@ -84,11 +84,22 @@ async def test_a_single_record_that_is_too_large_fails_alone() -> None:
     async with cluster(topics={}) as kafka, Producer(**SERVERS) as producer:
         kafka.create_topic("t", configs={"max.message.bytes": "1000"})
         futures = [producer.send_nowait("t", bytes(size)) for size in (10, 2000, 20)]
-        with pytest.raises(NotWrittenError, match="MESSAGE_TOO_LARGE"):
+        with pytest.raises(
+            NotWrittenError, match=r"MESSAGE_TOO_LARGE.*topic's max\.message\.bytes"
+        ):
             await futures[1]
         assert (await futures[0]).offset == 0
         assert (await futures[2]).offset == 1
         assert [len(one or b"") for one in await values(kafka, "t")] == [10, 20]
+
+
+async def test_a_record_that_is_larger_than_a_segment_fails() -> None:
+    """emqx/emqx#15906."""
+    async with cluster() as kafka, Producer(**SERVERS) as producer:
+        kafka.fail(ProduceRequest, ErrorCode.RECORD_LIST_TOO_LARGE, partition=TP)
+        with pytest.raises(NotWrittenError, match=r"RECORD_LIST_TOO_LARGE.*topic's segment\.bytes"):
+            await producer.send("t", b"")
+        assert (await producer.send("t", b"")).offset == 0
 
 
 async def test_the_close_raises_what_nobody_has_read() -> None:
