@@ -16,6 +16,9 @@ _PHRASES = {
     "Admin.create_topics()": "`kafkagroup topics create`",
     "Admin.list_groups()": "`kafkagroup groups`",
     "Admin.list_topics()": "`kafkagroup topics list`",
+    "Admin.open_transactions() of __consumer_offsets": (
+        "`kafkagroup transactions find-hanging --all --topic __consumer_offsets`"
+    ),
     "security=None": "-X security.protocol=PLAINTEXT",
     "a Security with ": "",
     "force=True": "--force",

@@ -11,9 +11,10 @@ from memory_network import network
 from kafkagroup.admin import describing
 from kafkagroup.admin.doctor import Finding, Status
 from kafkagroup.admin.doctor.groups import examine_group
-from kafkagroup.errors import IllegalStateError
+from kafkagroup.errors import ErrorCode, IllegalStateError
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.transport.options import ClientOptions
+from kafkagroup.wire.messages.offsets import OffsetFetchRequest
 
 __all__ = ["network"]
 
@@ -48,3 +49,17 @@ async def test_a_group_of_another_type_is_not_a_failure(
         ),
         Finding(check="joining", subject="g", status=Status.OK, text="is allowed"),
     ]
+
+
+async def test_pending_offsets_are_those_of_a_transaction(network: Any) -> None:
+    """The advice was to look into the coordinator's log, which knows nothing of a transaction that
+    hangs."""
+    kafka = EmbeddedKafka({"t": 1}, listen=False)
+    kafka.fail(OffsetFetchRequest, ErrorCode.UNSTABLE_OFFSET_COMMIT, times=None)
+    async with network, kafka:
+        network.serve_embedded(kafka)
+        with anyio.fail_after(10_000):
+            found = await examine_group([("kafka-1", 9092)], ClientOptions(), "g")
+    (pending,) = (one for one in found if one.status is Status.FAILED)
+    assert pending.check == "committed offsets"
+    assert "Admin.open_transactions() of __consumer_offsets" in pending.advice

@@ -110,6 +110,9 @@ def test_python_words_become_flags_and_commands() -> None:
         ),
         "another of bootstrap_servers": "another of --bootstrap-servers",
         "Admin.list_topics() lists them": "`kafkagroup topics list` lists them",
+        "by Admin.open_transactions() of __consumer_offsets": (
+            "by `kafkagroup transactions find-hanging --all --topic __consumer_offsets`"
+        ),
         "topic my_group_ids, unlike group_id": "topic my_group_ids, unlike --group",
         "/etc/ssl_key": "/etc/ssl_key",
         "there is no group 'client_id'": "there is no group 'client_id'",

@@ -23,6 +23,12 @@ from kafkagroup.wire.messages.group import HeartbeatRequest
 
 __all__ = ["examine_group"]
 
+_PENDING_TRANSACTION = (
+    "a transaction that commits offsets of the group is open: see that its producer is alive, and"
+    " whether it hangs, by Admin.open_transactions() of __consumer_offsets"
+)
+"""The advice on offsets that stay pending for the whole request timeout (KIP-447)."""
+
 _UNUSED_MEMBER_ID = "kafkagroup-doctor"
 """A member id that no coordinator has given to any member."""
 
@@ -73,7 +79,9 @@ async def examine_group(
     try:
         committed = await request_from(servers, options, lambda c: offsets.committed(c, group_id))
     except KafkaGroupError as error:
-        found.append(failed_or_denied("committed offsets", error))
+        pending = getattr(error, "code", 0) == ErrorCode.UNSTABLE_OFFSET_COMMIT
+        advice = _PENDING_TRANSACTION if pending else ""
+        found.append(failed_or_denied("committed offsets", error, advice))
     else:
         found.append(ok("committed offsets", subject, f"can be read; there are {len(committed)}"))
     try:
