@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from uuid import NAMESPACE_DNS, uuid5
 
 from kafkagroup.testing.embedded.cluster import Cluster
+from kafkagroup.testing.embedded.java_hash import java_hash
+from kafkagroup.types import TopicPartition
 
-__all__ = ["COORDINATOR_TOPICS", "create_internal_topic", "is_internal"]
+__all__ = ["COORDINATOR_TOPICS", "create_internal_topic", "is_internal", "partition_of_group"]
 
 _GROUP, _TRANSACTION = range(2)
 """Types of coordinators, as FindCoordinator numbers them."""
@@ -43,6 +45,14 @@ _CONFIGS: Mapping[int, Mapping[str, str]] = {
 def is_internal(topic: str) -> bool:
     """Whether a topic is one of Kafka's own."""
     return topic in (*COORDINATOR_TOPICS.values(), "__share_group_state")
+
+
+def partition_of_group(group_id: str) -> TopicPartition:
+    """Return the partition that would hold a group's offsets."""
+    value = java_hash(group_id)
+    # As in Java, where the hash is signed.
+    distance = min(value, 2**32 - value)
+    return TopicPartition(COORDINATOR_TOPICS[_GROUP], distance % 2**31 % _PARTITIONS)
 
 
 def create_internal_topic(cluster: Cluster, coordinator_type: int) -> None:

@@ -1,7 +1,7 @@
 """Java's hash of a string, and its bucket in a `HashMap`.
 
 Kafka counts the members' votes for a protocol in a `HashMap`, whose order of iteration decides a
-tie.
+tie. The hash of a group's id chooses its partition of `__consumer_offsets`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import re
 from kafkagroup.errors import ErrorCode
 from kafkagroup.testing.embedded.cluster import Cluster
 from kafkagroup.testing.embedded.coordinator import Caller
+from kafkagroup.testing.embedded.internal_topics import partition_of_group
 from kafkagroup.testing.embedded.reads import check_leader
 from kafkagroup.testing.embedded.transactions import Identity, Transaction, TransactionState
 from kafkagroup.types import TopicPartition, by_topic
@@ -132,9 +133,16 @@ def _described(
         producer_epoch=found.identity.epoch,
         topics=tuple(
             TopicData(topic=topic, partitions=tuple(partitions))
-            for topic, partitions in by_topic(sorted(found.partitions)).items()
+            for topic, partitions in by_topic(sorted(_partitions_of(cluster, found))).items()
         ),
     )
+
+
+def _partitions_of(cluster: Cluster, found: Transaction) -> set[TopicPartition]:
+    """Return the partitions of an open transaction, with those of the groups whose offsets it
+    commits."""
+    of_groups = found.groups if cluster.settings.internal_topics else ()
+    return {*found.partitions, *map(partition_of_group, of_groups)}
 
 
 def describe_producers(

@@ -82,6 +82,8 @@ def _lines(part: Any, version: int, names: Names, indent: str) -> Iterator[str]:
         if name == "groups":
             # A broker is shared: who else has a group on this node is no part of the response.
             value = tuple(i for i in value if i.group_id.startswith(names.prefix) or not i.group_id)
+        if name == "partitions" and getattr(part, "topic", "") == "__consumer_offsets":
+            continue  # how many there are is an option of the broker
         if name == "producer_id" and getattr(part, "transaction_state", None) == "":
             continue  # of a transactional id that is not described
         if name == "transaction_states":
