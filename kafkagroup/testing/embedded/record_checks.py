@@ -26,7 +26,7 @@ from kafkagroup.wire.crc import crc32c
 from kafkagroup.wire.messages.produce import BatchIndexAndErrorMessage
 from kafkagroup.wire.records import RecordBatch
 
-__all__ = ["RecordErrors", "check_records", "with_append_time"]
+__all__ = ["RecordErrors", "check_records", "has_valid_crc", "with_append_time"]
 
 _NO_TIMESTAMP = -1
 _ATTRIBUTES, _MAX_TIMESTAMP = 5, 8
@@ -124,6 +124,12 @@ class _RecordCheck:
         if self.batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return "Producer should not set timestamp type to LogAppendTime."
         return None
+
+
+def has_valid_crc(batch: RecordBatch) -> bool:
+    """Whether the batch's CRC is that of its contents."""
+    written: int = UINT32.unpack_from(batch.raw, CRC_OFFSET)[0]
+    return crc32c(batch.raw[ATTRIBUTES_OFFSET:]) == written
 
 
 def with_append_time(batch: bytes | memoryview, now_ms: int) -> bytes:

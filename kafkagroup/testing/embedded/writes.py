@@ -12,11 +12,16 @@ from kafkagroup.testing.embedded.coordinator import Caller
 from kafkagroup.testing.embedded.internal_topics import is_internal
 from kafkagroup.testing.embedded.producer_states import Check
 from kafkagroup.testing.embedded.reads import check_leader
-from kafkagroup.testing.embedded.record_checks import check_records, with_append_time
+from kafkagroup.testing.embedded.record_checks import (
+    check_records,
+    has_valid_crc,
+    with_append_time,
+)
 from kafkagroup.testing.embedded.topic_configs import TopicConfigs
 from kafkagroup.testing.embedded.transactions import Identity
 from kafkagroup.types import TopicPartition
 from kafkagroup.wire.batch_format import PREFIX
+from kafkagroup.wire.compression import Codec
 from kafkagroup.wire.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -31,6 +36,8 @@ from kafkagroup.wire.records import RecordBatch, read_batches
 
 __all__ = ["has_errors", "produce"]
 
+_HAS_ZSTD = 7
+"""The first version of Produce whose batches may be compressed by zstd (KIP-110)."""
 _HAS_ABORTABLE = 11
 """The first version of Produce that has TRANSACTION_ABORTABLE."""
 _ADDS_PARTITIONS = 12
@@ -69,10 +76,8 @@ def produce(
                 leader_id=partition.leader, leader_epoch=partition.leader_epoch
             )
             return _refused(tp.partition, error, current_leader=leader)
-        if request.acks not in (-1, 0, 1):
-            error = ErrorCode.INVALID_REQUIRED_ACKS
         records = b"" if requested.records is None else requested.records
-        batch, batch_error = _batch_of(records)
+        batch, batch_error = _batch_of(records, caller.version)
         code = error or cluster.injected_error(node_id, ProduceRequest, tp) or batch_error
         if batch is None or code:
             return _refused(tp.partition, code)
@@ -121,6 +126,8 @@ def _write(
         partition.log.producers.expire(expired_before)
     error = _ensure_in_transaction(cluster, request, tp, partition, batch, caller)
     error = error or _check_limits(cluster, request, configs, batch)
+    if not error and not has_valid_crc(batch):
+        error = ErrorCode.CORRUPT_MESSAGE
     if error:
         return _refused(tp.partition, error)
     refused = partial(_refused, tp.partition, log_start_offset=partition.log.start)
@@ -150,16 +157,19 @@ def _write(
     )
 
 
-def _batch_of(records: bytes | memoryview) -> tuple[RecordBatch | None, ErrorCode]:
-    """Return the one batch in these bytes, or the error for anything else."""
+def _batch_of(records: bytes | memoryview, version: int) -> tuple[RecordBatch | None, ErrorCode]:
+    """Return the one batch in these bytes, or the error for anything else. `version`: of the
+    request. The CRC is checked later: see `_write`."""
     if len(records) < PREFIX.size or PREFIX.unpack_from(records)[2] != _MAGIC:
         return None, ErrorCode.INVALID_RECORD
     try:
-        batches: tuple[RecordBatch, ...] = tuple(read_batches(records, topic="", partition=-1))
+        batches = tuple(read_batches(records, topic="", partition=-1, check_crcs=False))
     except CorruptRecordError:
         return None, ErrorCode.CORRUPT_MESSAGE
     if len(batches) != 1 or batches[0].size != len(records):
         return None, ErrorCode.INVALID_RECORD
+    if batches[0].codec is Codec.ZSTD and version < _HAS_ZSTD:
+        return None, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     return batches[0], ErrorCode.NONE
 
 
@@ -191,7 +201,9 @@ def _ensure_in_transaction(
 def _check_limits(
     cluster: Cluster, request: ProduceRequest, configs: TopicConfigs, batch: RecordBatch
 ) -> ErrorCode:
-    """Check the topic's `min.insync.replicas` and `max.message.bytes`."""
+    """Check `acks`, and the topic's `min.insync.replicas` and `max.message.bytes`."""
+    if request.acks not in (-1, 0, 1):
+        return ErrorCode.INVALID_REQUIRED_ACKS
     # As in Kafka, no more replicas are required than there are: one on each node.
     required = min(configs.min_insync_replicas, len(cluster.nodes))
     if request.acks == -1 and len(cluster.live_ids) < required:

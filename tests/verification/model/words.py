@@ -446,24 +446,26 @@ def new_records(values: str, **options: Any) -> bytes:
 
 def _batch(options: Words, names: Names) -> bytes:
     """Return the batch that the options of a partition describe."""
-    if "producer" not in options:
-        return _spoilt(options[""], options.get("spoilt", ""))
-    return new_records(
-        options[""],
-        producer_id=names.producers.get(options["producer"], _NO_PRODUCER),
-        producer_epoch=_number(options, "epoch", 0),
-        base_sequence=_number(options, "seq", 0),
-        transactional="txn" in options,
-    )
+    made: dict[str, Any] = {}
+    if "codec" in options:
+        made["codec"] = _CODECS[options["codec"]]
+    if "producer" in options:
+        made |= {
+            "producer_id": names.producers.get(options["producer"], _NO_PRODUCER),
+            "producer_epoch": _number(options, "epoch", 0),
+            "base_sequence": _number(options, "seq", 0),
+            "transactional": "txn" in options,
+        }
+    return _spoilt(options[""], options.get("spoilt", ""), **made)
 
 
 _CODECS = {codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE}
 _FLAGS = {"appended": LOG_APPEND_TIME, "transactional": TRANSACTIONAL, "control": CONTROL}
 
 
-def _spoilt(values: str, how: str) -> bytes:
-    """Return an invalid batch."""
-    batch = bytearray(new_records(values))
+def _spoilt(values: str, how: str, **options: Any) -> bytes:
+    """Return a batch that is invalid in one way; a valid one if `how` is empty."""
+    batch = bytearray(new_records(values, **options))
     if how == "twice":
         return bytes(batch) * 2
     if how in _CODECS:
