@@ -82,6 +82,9 @@ class ProducerStates:
         self._producers: dict[int, _Producer] = {}
         self._aborted: list[tuple[AbortedTransaction, int]] = []
         """The aborted transactions, each with the offset of its marker."""
+        self._verified: dict[int, tuple[int, int]] = {}
+        """Producer id -> the epoch, and the lowest sequence number, of the batches that would have
+        begun its transaction here since its last transactional batch or marker."""
 
     def rebuild(self, batches: Iterable[RecordBatch]) -> None:
         """Forget everything but what these batches tell, and the times at which their producers
@@ -115,7 +118,9 @@ class ProducerStates:
         must_begin = known.epoch != batch.producer_epoch or not known.batches
         expected = 0 if must_begin else _after(known.batches[-1].last_sequence)
         may_begin_anywhere = known.epoch < 0 and any_first_sequence and not begins_at_zero
-        if first != expected and not may_begin_anywhere:
+        # What was refused before, with a lower number, is repeated, and must come first.
+        _, lowest = self._verified.get(batch.producer_id, (-1, first))
+        if first > lowest or (first != expected and not may_begin_anywhere):
             return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         if known.open_from is not None and not batch.is_transactional:
             return Check(ErrorCode.INVALID_TXN_STATE)
@@ -140,6 +145,14 @@ class ProducerStates:
 
     # ------------------------------------------------------------ changes
 
+    def note_verification(self, batch: RecordBatch) -> None:
+        """Note that a batch must begin the producer's transaction here. Called before the
+        transaction coordinator is asked."""
+        new = batch.producer_epoch, batch.base_sequence
+        old = self._verified.setdefault(batch.producer_id, new)
+        if new[0] > old[0] or (new[0] == old[0] and new[1] < old[1]):
+            self._verified[batch.producer_id] = new
+
     def note_marker(self, producer_id: int, coordinator_epoch: int, now: float) -> None:
         """Note the coordinator epoch of the producer's last marker, and when it was written. Called
         after `on_append`, which does not read the epoch from the marker, and knows no time."""
@@ -161,6 +174,8 @@ class ProducerStates:
         """Note an appended batch."""
         if batch.producer_id < 0:
             return
+        if batch.is_transactional:
+            self._verified.pop(batch.producer_id, None)
         known = self._producers.setdefault(batch.producer_id, _Producer())
         if batch.producer_epoch != known.epoch:
             known.epoch = batch.producer_epoch

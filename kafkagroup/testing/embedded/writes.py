@@ -195,6 +195,7 @@ def _ensure_in_transaction(
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if producers.has_open_transaction(batch.producer_id, batch.producer_epoch):
         return ErrorCode.NONE
+    producers.note_verification(batch)
     return _join_transaction(cluster, request.transactional_id, tp, batch, caller)
 
 
