@@ -646,6 +646,19 @@ def test_configs_and_settings_of_wrong_types_are_refused() -> None:
         BrokerSettings(transaction_version=7)
 
 
+def test_a_cluster_that_does_not_run_kills_no_node() -> None:
+    """The error was of anyio, and named no EmbeddedKafka: a thread outlives the cluster."""
+    kafka = EmbeddedKafka({"t": 1}, nodes=2, listen=False)
+    for _ in range(2):  # before the start, and after the stop
+        with pytest.raises(IllegalStateError, match="this EmbeddedKafka does not run"):
+            kafka.kill(1)
+        with pytest.raises(IllegalStateError, match="between its start and its stop"):
+            kafka.move_coordinator("g", 2)
+        with kafka:
+            kafka.kill(1)
+            kafka.restart(1)
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_port_in_use_leaves_nothing_behind() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

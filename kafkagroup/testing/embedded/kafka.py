@@ -208,10 +208,20 @@ class EmbeddedKafka:
 
     def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call the function on the loop's thread: the cluster is not thread-safe. Methods that read
-        only one value, such as `leader`, do without."""
-        if self._portal is None:
+        only one value, such as `leader`, do without.
+
+        Raises: IllegalStateError if the function needs the loop's clock, and this thread has none.
+        """
+        if self._portal is not None:
+            return self._portal.call(function, *arguments)
+        try:
             return function(*arguments)
-        return self._portal.call(function, *arguments)
+        except anyio.NoEventLoopError as error:
+            raise IllegalStateError(
+                "this EmbeddedKafka does not run in this thread: kill and restart nodes, and move"
+                " coordinators, between its start and its stop; with `async with`, in its event"
+                " loop"
+            ) from error
 
     # ------------------------------------------------------------ addresses and nodes
 
@@ -230,6 +240,7 @@ class EmbeddedKafka:
 
         Logs and committed offsets survive. A rebalance in progress is lost, as its coordinator had
         not written it to the log. In `async with`, the listener closes when the loop next runs.
+        Raises: IllegalStateError if the cluster does not run.
         """
         self._call(self._server.kill, node_id)
         if self._portal is not None:
@@ -237,7 +248,7 @@ class EmbeddedKafka:
 
     def restart(self, node_id: int) -> None:
         """Restart a killed node on its port. Leaders do not move back. Raises: IllegalStateError if
-        the node is alive."""
+        the node is alive, or the cluster does not run."""
         if self._cluster.nodes[node_id].is_alive:
             raise IllegalStateError(f"node {node_id} is alive; kill it first")
         self._call(self._server.restart, node_id)
