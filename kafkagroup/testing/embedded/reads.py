@@ -51,12 +51,12 @@ _NO_OFFSET = TimedOffset()
 _NO_VERSION = 32767
 """Above every version: an unknown special timestamp is always refused."""
 
-_LATEST = -1
+_LATEST, _MAX_TIMESTAMP = -1, -3
 
 _SPECIAL_TIMESTAMPS: dict[int, tuple[int, Callable[[PartitionLog], TimedOffset]]] = {
     _LATEST: (0, lambda log: log.latest()),
     -2: (0, lambda log: log.earliest()),
-    -3: (7, lambda log: log.at_max_timestamp()),
+    _MAX_TIMESTAMP: (7, lambda log: log.at_max_timestamp()),
     -4: (8, lambda log: log.earliest()),  # the earliest on local storage
     -5: (9, lambda log: _NO_OFFSET),  # the latest on tiered storage
     -6: (11, lambda log: _NO_OFFSET),  # the earliest that is not on tiered storage yet
@@ -291,8 +291,6 @@ def list_offsets(
         if partition is not None and not error:
             if requested.timestamp >= 0:
                 found = partition.log.at_time(requested.timestamp)
-                if request.isolation_level and found.offset >= partition.log.stable_end:
-                    found = _NO_OFFSET
             elif requested.timestamp == _LATEST and request.isolation_level:
                 found = partition.log.latest_stable()
             else:
@@ -303,6 +301,9 @@ def list_offsets(
                     found = lookup(partition.log)
                 else:
                     error = ErrorCode.UNSUPPORTED_VERSION
+            is_by_time = requested.timestamp >= 0 or requested.timestamp == _MAX_TIMESTAMP
+            if is_by_time and request.isolation_level and found.offset >= partition.log.stable_end:
+                found = _NO_OFFSET
         return ListOffsetsPartitionResponse(
             partition_index=requested.partition_index,
             error_code=error,
