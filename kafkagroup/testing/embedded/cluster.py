@@ -44,6 +44,10 @@ _MARKER_VALUE = Struct(">hi")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
+_Pending = tuple[int, OffsetAndMetadata]
+"""An offset of an open transaction, after a number that grows from one commit to the next."""
+
+
 @attrs.define(eq=False)
 class Node:
     """One broker: its id, the address that is advertised to clients, and its fetch sessions."""
@@ -118,11 +122,11 @@ class Cluster:
         )
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         """Group -> its committed offsets."""
-        self.pending_offsets: dict[
-            str, dict[int, dict[TopicPartition, OffsetAndMetadata | None]]
-        ] = {}
+        self._pending_offsets: dict[str, dict[int, dict[TopicPartition, _Pending | None]]] = {}
         """Group -> producer id -> the offsets that its open transaction commits; None for one that
-        a commit without a transaction has replaced since."""
+        a later commit has replaced."""
+        self._pending_count = 0
+        """How often pending offsets were stored."""
         self.transaction_coordinator = TransactionCoordinator(
             self.timers, settings, self._write_markers, lambda: self.transaction_version
         )
@@ -217,7 +221,7 @@ class Cluster:
             for partition in [tp for tp in offsets if tp.topic == name]:
                 del offsets[partition]
         for pending in (
-            found for group in self.pending_offsets.values() for found in group.values()
+            found for group in self._pending_offsets.values() for found in group.values()
         ):
             for partition in [tp for tp in pending if tp.topic == name]:
                 del pending[partition]
@@ -251,19 +255,41 @@ class Cluster:
         """Store committed offsets. Pending offsets of open transactions for the same partitions are
         dropped, so that they do not overwrite these later."""
         self.offsets.setdefault(group_id, {}).update(offsets)
-        for pending in self.pending_offsets.get(group_id, {}).values():
+        for pending in self._pending_offsets.get(group_id, {}).values():
             pending.update(dict.fromkeys(pending.keys() & offsets.keys()))
+
+    def commit_pending(
+        self, group_id: str, producer_id: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Store offsets that count once the producer's transaction commits."""
+        self._pending_count += 1
+        pending = self._pending_offsets.setdefault(group_id, {}).setdefault(producer_id, {})
+        pending.update({tp: (self._pending_count, offset) for tp, offset in offsets.items()})
+
+    def _end_pending(self, group_id: str, producer_id: int, *, commits: bool) -> None:
+        """Commit or drop a producer's pending offsets. As in Kafka, of several commits of a
+        partition the one that was sent last counts, not the one whose transaction ends last."""
+        ended = self._pending_offsets.get(group_id, {}).pop(producer_id, {})
+        committed = {tp: one for tp, one in ended.items() if one is not None and commits}
+        if not committed:
+            return
+        offsets = {tp: offset for tp, (_, offset) in committed.items()}
+        self.offsets.setdefault(group_id, {}).update(offsets)
+        for pending in self._pending_offsets[group_id].values():
+            for tp in pending.keys() & committed.keys():
+                if (other := pending[tp]) is not None and other[0] < committed[tp][0]:
+                    pending[tp] = None
 
     def delete_offset(self, group_id: str, partition: TopicPartition) -> None:
         """Delete the group's committed and pending offsets of one partition."""
         self.offsets.get(group_id, {}).pop(partition, None)
-        for pending in self.pending_offsets.get(group_id, {}).values():
+        for pending in self._pending_offsets.get(group_id, {}).values():
             pending.pop(partition, None)
 
     def delete_offsets(self, group_id: str) -> None:
         """Delete all committed and pending offsets of the group."""
         self.offsets.pop(group_id, None)
-        self.pending_offsets.pop(group_id, None)
+        self._pending_offsets.pop(group_id, None)
 
     def set_transaction_version(self, version: int) -> None:
         """Change the finalized feature `transaction.version`."""
@@ -272,7 +298,7 @@ class Cluster:
 
     def unstable_partitions(self, group_id: str) -> frozenset[TopicPartition]:
         """Return the partitions for which open transactions have pending offsets of the group."""
-        pending = self.pending_offsets.get(group_id, {})
+        pending = self._pending_offsets.get(group_id, {})
         return frozenset(tp for offsets in pending.values() for tp in offsets)
 
     def _write_markers(
@@ -283,10 +309,7 @@ class Cluster:
             if (partition := self.partition(*tp)) is not None:
                 self.write_marker(partition, identity, now, commits=commits)
         for group_id in transaction.groups:
-            pending = self.pending_offsets.get(group_id, {}).pop(identity.producer_id, {})
-            if commits:
-                offsets = {tp: offset for tp, offset in pending.items() if offset is not None}
-                self.commit(group_id, offsets)
+            self._end_pending(group_id, identity.producer_id, commits=commits)
         self.wake_fetches()
 
     def write_marker(

@@ -201,8 +201,7 @@ def commit_offsets(
             )
         topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=tuple(results)))
     if pending:
-        of_group = cluster.pending_offsets.setdefault(request.group_id, {})
-        of_group.setdefault(request.producer_id, {}).update(pending)
+        cluster.commit_pending(request.group_id, request.producer_id, pending)
     return TxnOffsetCommitResponse(throttle_time_ms=0, topics=tuple(topics))
 
 
