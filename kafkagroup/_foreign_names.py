@@ -26,6 +26,10 @@ _ADMIN_TOPICS = "await Admin.describe_topics(), or Admin.list_topics()"
 _SEND = "await send(), or call send_nowait()"
 _BATCHES = "records are batched by themselves: call send_nowait(), then await flush()"
 _DELIVERED = "await the result"
+_OUTCOME = "await it: it returns the RecordMetadata, or raises NotWrittenError"
+_WRITTEN_TO = "await it: the RecordMetadata has it"
+_FUTURE_CALLBACKS = "await it in a task; on asyncio, ensure_future() of it has callbacks"
+_NOT_WITHDRAWN = "an accepted record is not withdrawn; delivery_timeout_ms is its limit"
 _CLOSE_TIMEOUT = "give close_timeout to the constructor"
 _NO_SHARE_GROUPS = "there are no share groups"
 
@@ -77,7 +81,7 @@ _ATTRIBUTES = {
         "poll": "nothing is to be polled: the loop sends",
         "produce": _SEND,
         "produce_batch": _BATCHES,
-        "purge": "an accepted record is not withdrawn; delivery_timeout_ms is its limit",
+        "purge": _NOT_WITHDRAWN,
         "send_and_wait": "it is send()",
         "send_batch": _BATCHES,
         "send_offsets_to_transaction": f"{_TRANSACTION}: await tx.send_offsets(consumer)",
@@ -142,6 +146,28 @@ _ATTRIBUTES = {
         "tp": "it is TopicPartition(record.topic, record.partition)",
     }
     | dict.fromkeys(("set_error", "set_headers", "set_key", "set_topic", "set_value"), _READ_ONLY),
+    "RecordFuture": {
+        "cancel": _NOT_WITHDRAWN,
+        "cancelled": "it cannot be cancelled; done() tells whether it has ended",
+        "get_loop": "it belongs to the loop of its producer",
+        "is_done": "it is done()",
+        "running": "done() tells whether it has ended",
+    }
+    | dict.fromkeys(
+        (  # unpacked tuples, as above
+            *("error", "exception", "failed", "get", "result", "retriable", "succeeded", "value"),
+            *("failure", "set_exception", "set_result", "success", "wait"),
+        ),
+        _OUTCOME,
+    )
+    | dict.fromkeys(
+        (
+            *("add_both", "add_callback", "add_done_callback", "add_errback", "chain"),
+            *("error_on_callbacks", "remove_done_callback"),
+        ),
+        _FUTURE_CALLBACKS,
+    )
+    | dict.fromkeys(("offset", "partition", "timestamp", "topic"), _WRITTEN_TO),
 }
 """Class -> another client's attribute -> what to use instead. A class has those of its bases."""
 

@@ -11,6 +11,11 @@ from kafkagroup.produce.batch import ProduceBatch
 from kafkagroup.runtime.produce.batch_end import BatchEnd, Waiter
 from kafkagroup.types import RecordMetadata
 
+try:
+    import cython
+except ImportError:  # Cython is needed to compile, not to run: users do not have it
+    from kafkagroup import _uncompiled as cython
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -79,9 +84,24 @@ class RecordFuture:
                 old.read_count -= 1
                 self._batch.read_count += 1
 
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name):
+            """Raise an AttributeError for a name that the class does not have. If the future of
+            another Kafka client has it, the error says what to use here."""
+            from kafkagroup._foreign_names import unknown_attribute
+
+            raise unknown_attribute(self, name)
+
     def __repr__(self) -> str:
         state = "done" if self.done() else "on its way"
         return f"RecordFuture({self._batch.tp}, {state})"
+
+
+if not cython.compiled:
+    # In Python code `__getattr__` would make each access to a field slower, and each record has
+    # several: Python's own AttributeError is enough there.
+    del RecordFuture.__getattr__  # type: ignore[attr-defined]
 
 
 async def wait_ended_or_moved(batch: ProduceBatch) -> None:
