@@ -50,6 +50,7 @@ from kafkagroup.runtime.client.calls import (
     ChangeAttempts,
     changed,
     checked_group_ids,
+    checked_names,
 )
 from kafkagroup.transport.cluster import Cluster
 from kafkagroup.transport.identity import require_cluster
@@ -196,7 +197,7 @@ class Admin(CallingService):
         Raises: BrokerError UNKNOWN_TOPIC_OR_PARTITION, which names the missing topics;
         AuthorizationError; TransportError.
         """
-        return await offsets.partitions(self._calls, sorted(_topic_names(topics)))
+        return await offsets.partitions(self._calls, sorted(checked_names(topics, "topic")))
 
     # ------------------------------------------------------------ topics
 
@@ -214,7 +215,7 @@ class Admin(CallingService):
         """Return each topic's description, or its error: BrokerError UNKNOWN_TOPIC_OR_PARTITION,
         INVALID_TOPIC_EXCEPTION; AuthorizationError."""
         return await self._calls.each(
-            _topic_names(topics), topic_requests.describe, final=FINAL_IN_TOPIC_ADMIN
+            checked_names(topics, "topic"), topic_requests.describe, final=FINAL_IN_TOPIC_ADMIN
         )
 
     async def create_topics(
@@ -253,7 +254,7 @@ class Admin(CallingService):
             await topic_requests.delete(cluster, name, attempts[name])
 
         return await self._calls.change(
-            "deleting topics", _topic_names(topics), delete, final=FINAL_IN_TOPIC_ADMIN
+            "deleting topics", checked_names(topics, "topic"), delete, final=FINAL_IN_TOPIC_ADMIN
         )
 
     async def add_partitions(
@@ -268,6 +269,9 @@ class Admin(CallingService):
         increase, UNKNOWN_TOPIC_OR_PARTITION; AuthorizationError; ConfigurationError;
         TransportError.
         """
+        if not isinstance(counts, Mapping):
+            raise ConfigurationError("add_partitions() takes the totals by topic: {'orders': 6}")
+        checked_names(counts, "topic")
         attempts = defaultdict[str, topic_requests.Attempts](topic_requests.Attempts)
 
         async def add(cluster: Cluster, name: str) -> None:
@@ -401,6 +405,8 @@ class Admin(CallingService):
         filter by times (before 3.8) or patterns (before 4.1). Raises: ConfigurationError;
         TransportError when no broker responds.
         """
+        if not isinstance(producer_ids, Iterable):
+            raise ConfigurationError(f"producer_ids={producer_ids!r}; expected several, in a list")
         ids = tuple(producer_ids)
         # A request with another type cannot be encoded, as one with a filter for newer brokers.
         if not all(isinstance(one, int) for one in ids):
@@ -527,35 +533,22 @@ class Admin(CallingService):
 
 def _new_topics(topics: Iterable[NewTopic]) -> list[NewTopic]:
     """Return the topics to create. Raises: ConfigurationError for anything else."""
-    is_one = isinstance(topics, NewTopic | str)
-    several = [] if is_one else list(topics)
-    if is_one or not all(isinstance(topic, NewTopic) for topic in several):
+    are_several = isinstance(topics, Iterable) and not isinstance(topics, str)
+    several = list(topics) if are_several else []
+    if not are_several or not all(isinstance(topic, NewTopic) for topic in several):
         raise ConfigurationError(
             "create_topics() takes a list: [kafkagroup.admin.NewTopic(name='orders', partitions=6)]"
         )
+    checked_names((topic.name for topic in several), "topic")
     return several
 
 
-def _topic_names(topics: Iterable[str]) -> list[str]:
-    """Return the names without duplicates. Raises: ConfigurationError for one string."""
-    if isinstance(topics, str):
-        raise ConfigurationError(f"expected several topics, not {topics!r} alone")
-    return list(dict.fromkeys(topics))
-
-
 def _transactional_ids(transactional_ids: Iterable[str]) -> list[str]:
-    """Return the ids without duplicates. Raises: ConfigurationError for one string, and for an
-    empty id or one that is no string."""
-    if isinstance(transactional_ids, str):
-        raise ConfigurationError(
-            f"expected several transactional ids, not {transactional_ids!r} alone"
-        )
-    found = list(dict.fromkeys(transactional_ids))
-    for one in found:
-        if not isinstance(one, str):
-            raise ConfigurationError(f"transactional_id={one!r}; expected a string")
-        if not one:
-            raise ConfigurationError("transactional_id is empty")
+    """Return the ids without duplicates. Raises: ConfigurationError as `checked_names`, and for an
+    empty id."""
+    found = checked_names(transactional_ids, "transactional id")
+    if not all(found):
+        raise ConfigurationError("transactional_id is empty")
     return found
 
 
@@ -563,7 +556,10 @@ def _names(
     values: Iterable[str],
     kind: type[GroupState] | type[GroupType] | type[TransactionState],
 ) -> list[str]:
-    """Return Kafka's names of states or types. Raises: ConfigurationError for an unknown one."""
+    """Return Kafka's names of states or types. Raises: ConfigurationError for an unknown one, and
+    for one in place of several."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigurationError(f"expected several states or types, not {values!r} alone")
     known = sorted({member.value for member in kind} - {kind.UNKNOWN.value})
     found = [str(value) for value in values]
     for name in found:

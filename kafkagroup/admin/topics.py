@@ -7,7 +7,7 @@ effect is looked up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kafkagroup._text import escaped
@@ -147,6 +147,7 @@ async def create(
         _check_count(topic.name, "partitions", topic.partitions, MAX_INT32)
     if topic.replication_factor is not None:
         _check_count(topic.name, "replication_factor", topic.replication_factor, MAX_INT16)
+    _check_configs(topic)
     controller, found = await attempts.begin(cluster, topic.name)
     if attempts.is_lost and attempts.was_absent and not found.error_code and not validate_only:
         return
@@ -218,6 +219,24 @@ def _check_count(topic: str, name: str, value: object, most: int) -> None:
         raise ConfigurationError(
             f"topic {topic!r}: {name}={value!r}; expected a whole number from 1 to {most}"
         )
+
+
+def _check_configs(topic: NewTopic) -> None:
+    """Raises: ConfigurationError for what cannot be sent."""
+    if not isinstance(topic.configs, Mapping):
+        raise ConfigurationError(
+            f"topic {topic.name!r}: configs={topic.configs!r}; expected a mapping, such as"
+            " {'cleanup.policy': 'compact'}"
+        )
+    for name, value in topic.configs.items():
+        if not isinstance(name, str):
+            raise ConfigurationError(
+                f"topic {topic.name!r}: the config {name!r} is no string; expected Kafka's name"
+            )
+        if not isinstance(value, str):
+            raise ConfigurationError(
+                f"topic {topic.name!r}: {name}={value!r}; expected a string, such as {str(value)!r}"
+            )
 
 
 def _timeout_ms(cluster: Cluster) -> int:

@@ -39,7 +39,14 @@ from kafkagroup.transport.retry import RetryBackoff
 from kafkagroup.transport.trouble import Problem
 from kafkagroup.wire.schema import Request
 
-__all__ = ["CallingService", "ChangeAttempts", "RetriedCalls", "changed", "checked_group_ids"]
+__all__ = [
+    "CallingService",
+    "ChangeAttempts",
+    "RetriedCalls",
+    "changed",
+    "checked_group_ids",
+    "checked_names",
+]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -251,12 +258,23 @@ class CallingService(Service):
         ClosedError."""
 
 
+def checked_names(names: Iterable[str], kind: str) -> list[str]:
+    """Return names without duplicates. `kind`: what they name, such as "topic". Raises:
+    ConfigurationError for what is no string, and for a string in place of several, whose characters
+    would be taken for names."""
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise ConfigurationError(f"expected several {kind}s, not {names!r} alone")
+    found = list(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"{kind.replace(' ', '_')}={name!r}; expected a string")
+    return list(dict.fromkeys(found))
+
+
 def checked_group_ids(group_ids: Iterable[str]) -> list[str]:
-    """Return the group ids without duplicates. Raises: ConfigurationError for an empty id, and for
-    a string in place of several ids, whose characters would be taken for ids."""
-    if isinstance(group_ids, str):
-        raise ConfigurationError(f"expected several group ids, not {group_ids!r} alone")
-    found = list(dict.fromkeys(group_ids))
+    """Return the group ids without duplicates. Raises: ConfigurationError as `checked_names`, and
+    for an empty id."""
+    found = checked_names(group_ids, "group id")
     if not all(found):
         raise ConfigurationError("group_id is empty")
     return found

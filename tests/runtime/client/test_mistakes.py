@@ -17,6 +17,7 @@ from kafkagroup import (
     TopicPartition,
 )
 from kafkagroup.admin import NewTopic
+from kafkagroup.errors import ChangesRefusedError
 from kafkagroup.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.anyio
@@ -118,6 +119,76 @@ async def test_topics_to_create_are_a_list(network: Any, topics: Any) -> None:
     assert str(caught.value) == (
         "create_topics() takes a list: [kafkagroup.admin.NewTopic(name='orders', partitions=6)]"
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        # None stands for the topic's id in the request, which was repeated until the timeout.
+        (lambda admin: admin.describe_topics([None]), "topic=None; expected a string"),
+        (lambda admin: admin.describe_topics(None), "expected several topics, not None alone"),
+        (lambda admin: admin.describe_topics(b"t"), "expected several topics, not b't' alone"),
+        (lambda admin: admin.delete_topics([5]), "topic=5; expected a string"),
+        (lambda admin: admin.delete_topics([["t"]]), "topic=['t']; expected a string"),
+        (lambda admin: admin.partitions(5), "expected several topics, not 5 alone"),
+        (lambda admin: admin.create_topics([NewTopic(name=None)]), "topic=None; expected a string"),  # type: ignore[arg-type]
+        (
+            lambda admin: admin.add_partitions(["t"]),
+            "add_partitions() takes the totals by topic: {'orders': 6}",
+        ),
+        (lambda admin: admin.add_partitions({5: 6}), "topic=5; expected a string"),
+        (
+            lambda admin: admin.describe_transactions(None),
+            "expected several transactional ids, not None alone",
+        ),
+        (
+            lambda admin: admin.list_transactions(producer_ids=5),
+            "producer_ids=5; expected several, in a list",
+        ),
+        (
+            lambda admin: admin.list_transactions(states="Ongoing"),
+            "expected several states or types, not 'Ongoing' alone",
+        ),
+        (lambda admin: admin.committed(None), "expected several group ids, not None alone"),
+        (lambda admin: admin.describe_group(5), "group_id=5; expected a string"),
+    ],
+)
+async def test_names_of_wrong_types_are_refused(network: Any, call: Any, said: str) -> None:
+    """The error was a TypeError, an ExceptionGroup, or that of the encoder."""
+    async with network, EmbeddedKafka({"t": 1}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Admin(bootstrap_servers="kafka-1") as admin:
+            with pytest.raises(ConfigurationError) as caught:
+                await call(admin)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    [
+        (
+            {"retention.ms": 5},
+            "topic 't': retention.ms=5; expected a string, such as '5'",
+        ),
+        (
+            ["retention.ms=5"],
+            (
+                "topic 't': configs=['retention.ms=5']; expected a mapping, such as"
+                " {'cleanup.policy': 'compact'}"
+            ),
+        ),
+        ({5: "5"}, "topic 't': the config 5 is no string; expected Kafka's name"),
+    ],
+)
+async def test_configs_of_wrong_types_are_refused(network: Any, configs: Any, said: str) -> None:
+    """The error was an ExceptionGroup, or that of the encoder."""
+    async with network, EmbeddedKafka({}, listen=False) as kafka:
+        network.serve_embedded(kafka)
+        async with Admin(bootstrap_servers="kafka-1") as admin:
+            with pytest.raises(ChangesRefusedError) as caught:
+                await admin.create_topics([NewTopic(name="t", configs=configs)])
+    (error,) = caught.value.errors.values()
+    assert (type(error), str(error)) == (ConfigurationError, said)
 
 
 @pytest.mark.parametrize(
