@@ -87,18 +87,22 @@ def command(
     for name, partitions in topics:
         if counts.setdefault(name, partitions) != partitions:
             raise click.UsageError(f"--topic {name} is given twice with different partitions")
+    ports = [port + n if port else 0 for n in range(nodes)]
     kafka = EmbeddedKafka(
         counts,
         nodes=nodes,
         host=host,
-        ports=[port + n if port else 0 for n in range(nodes)],
+        ports=ports,
         settings=BrokerSettings(auto_create_topics=True),
     )
-    anyio.run(_serve, kafka, counts, as_json)
+    requested = ",".join(f"{host}:{port}" for port in ports)
+    anyio.run(_serve, kafka, requested, counts, as_json)
 
 
-async def _serve(kafka: EmbeddedKafka, topics: dict[str, int], as_json: bool) -> None:
-    addresses = kafka.bootstrap_servers  # as requested: a port 0 is replaced at the start
+async def _serve(
+    kafka: EmbeddedKafka, requested: str, topics: dict[str, int], as_json: bool
+) -> None:
+    """`requested`: the addresses of the nodes, with port 0 where the system chooses one."""
     async with AsyncExitStack() as stack:
         signals = stack.enter_context(open_signal_receiver())
         try:
@@ -107,7 +111,7 @@ async def _serve(kafka: EmbeddedKafka, topics: dict[str, int], as_json: bool) ->
             taken = error.errno == errno.EADDRINUSE
             advice = "; give another --port, or 0 for any free one" if taken else ""
             why = error.strerror or str(error)
-            raise KafkaGroupError(f"cannot listen on {addresses}: {why}{advice}") from error
+            raise KafkaGroupError(f"cannot listen on {requested}: {why}{advice}") from error
         servers = kafka.bootstrap_servers
         value = json.dumps({"bootstrap_servers": servers, "topics": topics})
         # Unlike print, this flushes: a script may wait for the line on a pipe.

@@ -498,7 +498,7 @@ async def test_a_moved_coordinator_is_found_elsewhere() -> None:
 
 @LOOPS
 async def test_planned_errors_occur_as_often_and_where_requested() -> None:
-    async with EmbeddedKafka() as kafka, connected(kafka) as peer:
+    async with EmbeddedKafka(nodes=2) as kafka, connected(kafka) as peer:
         kafka.fail(HeartbeatRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=2)
         kafka.fail(HeartbeatRequest, ErrorCode.NOT_COORDINATOR, node_id=2)
         for_ever = kafka.fail(
@@ -620,6 +620,10 @@ def test_what_does_not_exist_is_named() -> None:
             "EndTxnRequest cannot fail for a partition",
         ),
         ({"executed": True}, "executed=True needs a partition"),
+        ({"times": 0}, "times=0; expected a whole number, at least 1, or None"),
+        ({"node_id": 0}, r"there is no node 0; the nodes are \[1\]"),
+        ({"when": "always"}, "when='always'; expected a function of a request"),
+        ({"action": Delay("1 s")}, "seconds='1 s'; expected a number, at least 0"),  # type: ignore[arg-type]
         (
             {"api": FetchRequest, "partition": TopicPartition("t", 0), "executed": True},
             "FetchRequest cannot fail for executed=True; only ProduceRequest",
@@ -657,6 +661,78 @@ def test_a_cluster_that_does_not_run_kills_no_node() -> None:
         with kafka:
             kafka.kill(1)
             kafka.restart(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"topics": "t"}, "topics='t'; expected names with their numbers of partitions"),
+        ({"topics": {"t": "3"}}, "topic 't': partitions='3'; expected a whole number, at least 1"),
+        ({"nodes": "3"}, "nodes='3'; expected at least 1"),
+        ({"ports": 9092}, "ports=9092; expected whole numbers, one per node"),
+        ({"settings": {}}, r"settings={}; expected BrokerSettings\(...\)"),
+        ({"tls": True}, "tls=True; expected an ssl.SSLContext of a server"),
+        ({"users": ["ann"]}, "users is of type list; expected names with their passwords"),
+        ({"token_user": "ann"}, "token_user='ann'; expected a function"),
+    ],
+)
+def test_arguments_of_wrong_types_are_refused(given: Any, message: str) -> None:
+    """The error was an AttributeError or TypeError of internals, or came with the first client."""
+    with pytest.raises(ConfigurationError, match=f"^{message}"):
+        EmbeddedKafka(listen=False, **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda kafka: kafka.kill(0), r"there is no node 0; the nodes are \[1, 2\]"),
+        (lambda kafka: kafka.restart(9), "there is no node 9"),
+        (lambda kafka: kafka.address("1"), "there is no node '1'"),
+        (lambda kafka: kafka.coordinator(None), "key=None; expected the id of a group"),
+        (lambda kafka: kafka.move_leader("typo", 0, 1), "there is no partition typo/0"),
+        (lambda kafka: kafka.log_end("t", "0"), "there is no partition t/0"),
+        (lambda kafka: kafka.delete_topic("typo"), "there is no topic typo"),
+        (lambda kafka: kafka.add_partitions("typo", 3), "there is no topic typo"),
+        (lambda kafka: kafka.create_topic(None), "topic=None; expected the name of a topic"),
+        (lambda kafka: kafka.create_topic("new", "3"), "topic 'new': partitions='3'; expected"),
+        (lambda kafka: kafka.set_topic_configs("t", None), "configs=None; expected a mapping"),
+        (lambda kafka: kafka.produce("t", None), "expected several records, not None alone"),
+        (lambda kafka: kafka.produce("t", [5]), "a record is of type int; expected str or bytes"),
+        (lambda kafka: kafka.produce("t", ["one"], partition="0"), "there is no partition t/0"),
+        (lambda kafka: kafka.requests("FetchRequest"), "api='FetchRequest'; expected a class"),
+    ],
+)
+def test_calls_with_wrong_arguments_are_refused(call: Any, message: str) -> None:
+    """The error was a KeyError, AttributeError or TypeError of internals."""
+    with (
+        EmbeddedKafka({"t": 1}, nodes=2, listen=False) as kafka,
+        pytest.raises(ConfigurationError, match=f"^{message}"),
+    ):
+        call(kafka)
+
+
+def test_the_address_of_a_cluster_that_was_not_started_is_refused() -> None:
+    """It had port 0, which clients refuse without naming the missing `with`."""
+    kafka = EmbeddedKafka({"t": 1})
+    with pytest.raises(IllegalStateError, match="was not started and has no port: use `with`"):
+        str(kafka.bootstrap_servers)
+    with kafka:
+        servers = kafka.bootstrap_servers
+    assert kafka.bootstrap_servers == servers
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"group_max_size": "2"}, "group_max_size='2'; expected a whole number, at least 0"),
+        ({"group_max_size": True}, "group_max_size=True; expected a whole number"),
+        ({"auto_create_topics": 1}, "auto_create_topics=1; expected True or False"),
+        ({"connections_max_reauth": -1}, "connections_max_reauth=-1; expected a number of seconds"),
+    ],
+)
+def test_settings_of_wrong_types_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{message}"):
+        BrokerSettings(**given)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

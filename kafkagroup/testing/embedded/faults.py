@@ -33,6 +33,7 @@ __all__ = [
     "Late",
     "Swallow",
     "Throttle",
+    "check_api",
     "check_fault",
 ]
 
@@ -163,14 +164,19 @@ class Fault:
 
 def check_fault(fault: Fault) -> None:
     """Raises: ConfigurationError for a rule that could never apply."""
-    api, partition = fault.api, fault.partition
-    if not (isinstance(api, type) and issubclass(api, Request)):
-        raise ConfigurationError(f"api={api!r}; expected a class of requests, as ProduceRequest")
+    api, partition, times = fault.api, fault.partition, fault.times
+    check_api(api)
     if not isinstance(fault.action, Action):
         raise ConfigurationError(
             f"action={fault.action!r}; expected an error code, Change, Close, Delay, Late, Swallow"
             " or Throttle"
         )
+    if isinstance(fault.action, Delay | Late | Throttle):
+        _check_seconds(fault.action.seconds)
+    if times is not None and not (isinstance(times, int) and times >= 1):
+        raise ConfigurationError(f"times={times!r}; expected a whole number, at least 1, or None")
+    if fault.when is not None and not callable(fault.when):
+        raise ConfigurationError(f"when={fault.when!r}; expected a function of a request")
     if partition is None:
         if fault.executed:
             raise ConfigurationError("executed=True needs a partition; use Change otherwise")
@@ -184,6 +190,17 @@ def check_fault(fault: Fault) -> None:
             what = "executed=True" if apis is _EXECUTED_APIS else "a partition"
             names = ", ".join(one.__name__ for one in apis)
             raise ConfigurationError(f"{api.__name__} cannot fail for {what}; only {names} can")
+
+
+def check_api(api: object) -> None:
+    """Raises: ConfigurationError for what is no class of requests."""
+    if not (isinstance(api, type) and issubclass(api, Request)):
+        raise ConfigurationError(f"api={api!r}; expected a class of requests, as ProduceRequest")
+
+
+def _check_seconds(seconds: object) -> None:
+    if not (isinstance(seconds, int | float) and seconds >= 0):
+        raise ConfigurationError(f"seconds={seconds!r}; expected a number, at least 0")
 
 
 class Faults:

@@ -20,8 +20,8 @@ import anyio.abc
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kafkagroup.errors import BrokerError, ConfigurationError, ErrorCode, IllegalStateError
-from kafkagroup.testing.embedded.cluster import Cluster, Partition
-from kafkagroup.testing.embedded.faults import Action, Fault, Faults, check_fault
+from kafkagroup.testing.embedded.cluster import Cluster, Node, Partition
+from kafkagroup.testing.embedded.faults import Action, Fault, Faults, check_api, check_fault
 from kafkagroup.testing.embedded.oauthbearer import TokenUser
 from kafkagroup.testing.embedded.producer_states import ProducerState
 from kafkagroup.testing.embedded.sasl import MECHANISMS, Accounts
@@ -95,8 +95,9 @@ class EmbeddedKafka:
 
         Raises: ConfigurationError; BrokerError for a topic that cannot be created.
         """
-        if nodes < 1:
-            raise ConfigurationError(f"nodes={nodes}; expected at least 1")
+        if not _is_whole(nodes) or nodes < 1:
+            raise ConfigurationError(f"nodes={nodes!r}; expected at least 1")
+        _check_arguments(topics, settings, ports, tls, users, token_user)
         if ports and len(ports) != nodes:
             raise ConfigurationError(
                 f"{nodes} nodes with {len(ports)} ports: give one port per node"
@@ -131,6 +132,7 @@ class EmbeddedKafka:
             else:
                 node.port = 9092
         for name, partitions in (topics or {}).items():
+            _check_topic(name, partitions)
             self._cluster.create_topic(name, partitions)
 
     # ------------------------------------------------------------ running
@@ -227,12 +229,18 @@ class EmbeddedKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of every node, alive or not, comma-separated."""
+        """`host:port` of every node, alive or not, comma-separated. Raises: as `address`."""
         return ",".join(self.address(node_id) for node_id in self._cluster.nodes)
 
     def address(self, node_id: int) -> str:
-        """`host:port` of one node."""
-        node = self._cluster.nodes[node_id]
+        """`host:port` of one node. Raises: IllegalStateError before the start, if the system is to
+        choose the port; ConfigurationError if there is no such node."""
+        node = self._node(node_id)
+        if node.port == 0:
+            raise IllegalStateError(
+                "this EmbeddedKafka was not started and has no port: use `with`, `async with` or"
+                " start()"
+            )
         return f"{node.host}:{node.port}"
 
     def kill(self, node_id: int) -> None:
@@ -240,20 +248,31 @@ class EmbeddedKafka:
 
         Logs and committed offsets survive. A rebalance in progress is lost, as its coordinator had
         not written it to the log. In `async with`, the listener closes when the loop next runs.
-        Raises: IllegalStateError if the cluster does not run.
+        Raises: IllegalStateError if the cluster does not run; ConfigurationError if there is no
+        such node.
         """
+        self._node(node_id)
         self._call(self._server.kill, node_id)
         if self._portal is not None:
             self._portal.call(self._server.wait_down, node_id)
 
     def restart(self, node_id: int) -> None:
         """Restart a killed node on its port. Leaders do not move back. Raises: IllegalStateError if
-        the node is alive, or the cluster does not run."""
-        if self._cluster.nodes[node_id].is_alive:
+        the node is alive, or the cluster does not run; ConfigurationError if there is no such
+        node."""
+        if self._node(node_id).is_alive:
             raise IllegalStateError(f"node {node_id} is alive; kill it first")
         self._call(self._server.restart, node_id)
         if self._portal is not None:
             self._portal.call(self._server.wait_up, node_id)
+
+    def _node(self, node_id: int) -> Node:
+        found = self._cluster.nodes.get(node_id)
+        if found is None:
+            raise ConfigurationError(
+                f"there is no node {node_id!r}; the nodes are {[*self._cluster.nodes]}"
+            )
+        return found
 
     def leader(self, topic: str, partition: int) -> int:
         """Return the partition's leader; -1 while no node is alive."""
@@ -261,13 +280,17 @@ class EmbeddedKafka:
 
     def coordinator(self, key: str) -> int:
         """Return the coordinator of a group or a transactional id; -1 while no node is alive."""
+        if not isinstance(key, str):
+            raise ConfigurationError(f"key={key!r}; expected the id of a group or of transactions")
         return self._call(self._cluster.coordinator_of, key)
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
         """Make another node the partition's leader, in a new leader epoch.
 
-        Raises: ValueError if that node is not alive.
+        Raises: ValueError if that node is not alive; ConfigurationError if there is no such
+        partition.
         """
+        self._partition(topic, partition)
         self._call(self._cluster.move_leader, topic, partition, node_id)
 
     def move_coordinator(self, key: str, node_id: int) -> None:
@@ -288,7 +311,8 @@ class EmbeddedKafka:
         self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic, with options by Kafka's names. Raises: BrokerError; ConfigurationError
-        for a value that is no string."""
+        for a name or a value that is no string, and a number of partitions that is none."""
+        _check_topic(name, partitions)
         _check_configs(configs or {})
         self._call(self._cluster.create_topic, name, partitions, configs)
 
@@ -306,11 +330,16 @@ class EmbeddedKafka:
         self._call(found.configs.set, configs)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and the offsets committed for it."""
+        """Delete a topic and the offsets committed for it. Raises: ConfigurationError if there is
+        no such topic."""
+        self.partitions(name)
         self._call(self._cluster.delete_topic, name)
 
     def add_partitions(self, topic: str, count: int) -> None:
-        """Grow the topic to `count` partitions in all. Raises: ValueError if it has more."""
+        """Grow the topic to `count` partitions in all. Raises: ValueError if it has more;
+        ConfigurationError if there is no such topic, and for a count that is none."""
+        self.partitions(topic)
+        _check_topic(topic, count)
         self._call(self._cluster.add_partitions, topic, count)
 
     def produce(
@@ -324,16 +353,24 @@ class EmbeddedKafka:
 
         Each partition gets one batch. A str or bytes is the value of a record without a key.
         Records without a timestamp get the time of `wall`. Raises: ConfigurationError for a str or
-        bytes instead of several records, and if there is no such topic or partition.
+        bytes instead of several records, a record of another type, and if there is no such topic or
+        partition.
         """
-        if isinstance(records, str | bytes):
+        if isinstance(records, str | bytes | NewRecord) or not isinstance(records, Iterable):
             raise ConfigurationError(f"expected several records, not {records!r} alone")
         now_ms = int(self._wall() * 1000)
         batches: dict[int, list[NewRecord]] = {}
         assigned: list[TopicPartition] = []
         count = self.partitions(topic)
+        if partition is not None:
+            self._partition(topic, partition)
         for record in records:
             new = record
+            if not isinstance(new, str | bytes | NewRecord):
+                raise ConfigurationError(
+                    f"a record is of type {type(new).__name__}; expected str or bytes, the value of"
+                    " one without a key, or a kafkagroup.wire.NewRecord"
+                )
             if not isinstance(new, NewRecord):
                 new = NewRecord(None, new.encode() if isinstance(new, str) else new)
             if new.timestamp == -1:
@@ -390,7 +427,7 @@ class EmbeddedKafka:
         self._call(truncate)
 
     def _partition(self, topic: str, partition: int) -> Partition:
-        found = self._cluster.partition(topic, partition)
+        found = self._cluster.partition(topic, partition) if _is_whole(partition) else None
         if found is None:
             raise ConfigurationError(f"there is no partition {topic}/{partition}")
         return found
@@ -474,16 +511,62 @@ class EmbeddedKafka:
         """
         fault = Fault(api, action, times, node_id, when, partition, executed)
         check_fault(fault)
+        if node_id is not None:
+            self._node(node_id)
         self._call(self._faults.rules.append, fault)
         return fault
 
     def requests(self, api: type[Request[Any]] | None = None) -> list[Seen]:
-        """Return those of the last 10,000 requests that are of one type, or all; oldest first."""
+        """Return those of the last 10,000 requests that are of one type, or all; oldest first.
+        Raises: ConfigurationError for what is no class of requests."""
+        if api is not None:
+            check_api(api)
         seen = self._call(lambda: tuple(self._server.seen))
         return [one for one in seen if api in (None, one.api)]
 
 
 def _check_configs(configs: Mapping[str, object]) -> None:
+    if not isinstance(configs, Mapping):
+        raise ConfigurationError(
+            f"configs={configs!r}; expected a mapping, such as {{'cleanup.policy': 'compact'}}"
+        )
     for name, value in configs.items():
         if value is not None and not isinstance(value, str):
             raise ConfigurationError(f"{name}={value!r}; expected a string, such as {str(value)!r}")
+
+
+def _check_arguments(
+    topics: object, settings: object, ports: object, tls: object, users: object, token_user: object
+) -> None:
+    """Raises: ConfigurationError for arguments of the constructor that have a wrong type."""
+    if not isinstance(topics, Mapping | None):
+        raise ConfigurationError(
+            f"topics={topics!r}; expected names with their numbers of partitions: {{'orders': 3}}"
+        )
+    if not isinstance(settings, BrokerSettings | None):
+        raise ConfigurationError(f"settings={settings!r}; expected BrokerSettings(...)")
+    if not isinstance(ports, Sequence) or not all(map(_is_whole, ports)):
+        raise ConfigurationError(f"ports={ports!r}; expected whole numbers, one per node")
+    if not isinstance(tls, ssl.SSLContext | None):
+        raise ConfigurationError(f"tls={tls!r}; expected an ssl.SSLContext of a server")
+    if not isinstance(users, Mapping | None):  # they may be secret
+        raise ConfigurationError(
+            f"users is of type {type(users).__name__}; expected names with their passwords:"
+            " {'ann': 'secret'}"
+        )
+    if token_user is not None and not callable(token_user):
+        raise ConfigurationError(f"token_user={token_user!r}; expected a function")
+
+
+def _check_topic(name: object, partitions: object) -> None:
+    if not isinstance(name, str):
+        raise ConfigurationError(f"topic={name!r}; expected the name of a topic")
+    if not _is_whole(partitions):
+        raise ConfigurationError(
+            f"topic {name!r}: partitions={partitions!r}; expected a whole number, at least 1"
+        )
+
+
+def _is_whole(value: object) -> bool:
+    # bool is a subclass of int.
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -78,3 +78,22 @@ class BrokerSettings:
     brokers from 2.5 to 4.4 (KAFKA-15591). Otherwise it begins at 0."""
     scram_iterations: int = 4096
     """Iterations of SCRAM's password hash."""
+
+    def __attrs_post_init__(self) -> None:
+        for field in attrs.fields(type(self)):
+            _check_setting(field.name, getattr(self, field.name), type(field.default))
+
+
+_EXPECTED: dict[type, str] = {
+    bool: "True or False",
+    int: "a whole number, at least 0",
+    float: "a number of seconds, at least 0",
+}
+
+
+def _check_setting(name: str, value: Any, kind: type) -> None:
+    """Raises: ConfigurationError for a value of another type than `kind`, or below 0."""
+    is_number = isinstance(value, int | kind) and not isinstance(value, bool)
+    is_valid = isinstance(value, bool) if kind is bool else is_number and value >= 0
+    if not is_valid:
+        raise ConfigurationError(f"{name}={value!r}; expected {_EXPECTED[kind]}")
