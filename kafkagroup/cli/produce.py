@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import anyio
 import click
@@ -48,7 +49,7 @@ _PROGRESS_INTERVAL = 0.5
 
 _GRACE = 3.0
 """Seconds after a signal, or an error, in which brokers may still acknowledge the records in
-flight."""
+flight, without a `close.timeout`."""
 
 _SIGNAL_EXIT_BASE = 128
 """The exit code after a signal is this plus the signal's number, as in shells."""
@@ -133,7 +134,7 @@ def command(
     line is written once, also if a response is lost. Keys are partitioned as by Kafka's own
     producers; lines without a key go to one partition for some kilobytes, then to another. The
     topic must exist. -X also takes the options of a producer, such as delivery.timeout.ms. After
-    SIGINT or SIGTERM, the command waits up to 3 s for acknowledgements.
+    SIGINT or SIGTERM, the command waits for acknowledgements, up to 3 s or -X close.timeout.
 
     With --json a line is an object with a "value", and optionally "key", "headers" and "timestamp".
     Keys and values are strings, null, or {"base64": "..."}. "topic" and "offset" are ignored, and
@@ -155,12 +156,16 @@ def command(
     else:
         separator = None if key_separator is None else key_separator.encode()
         parse = partial(_from_text, separator, headers)
-    options = {"max_request_size": _MAX_REQUEST, **connection.options(Producer)}
+    options: dict[str, Any] = {
+        "close_timeout": _GRACE,
+        "max_request_size": _MAX_REQUEST,
+        **connection.options(Producer),
+    }
     if compression is not None:
         options["compression_type"] = compression
     if "transactional_id" in options:
         raise ConfigurationError("transactional_id: this command writes without transactions")
-    producer = Producer(**options | {"close_timeout": _GRACE})
+    producer = Producer(**options)
     # The producer's log is silenced: this command reports the lines that were not written, by their
     # numbers.
     logging.getLogger("kafkagroup.producer").setLevel(logging.CRITICAL)

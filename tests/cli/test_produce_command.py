@@ -237,6 +237,22 @@ def test_a_signal_during_an_unacknowledged_write_is_reported(
         assert process.stderr.read() == b"kafkagroup: " + message + b"\n"
 
 
+def test_the_wait_after_a_signal_can_be_chosen(kafka: EmbeddedKafka) -> None:
+    """`close.timeout` was overridden without a word."""
+    kafka.fail(ProduceRequest, Swallow())
+    servers = ("--bootstrap-servers", kafka.bootstrap_servers)
+    with running("produce", "t", *servers, "-X", "close.timeout=0.1") as process:
+        process.stdin.write(b"a\n")
+        process.stdin.flush()
+        while not kafka.requests(ProduceRequest):
+            assert process.poll() is None
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT) == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 2.5  # without the option it waits for 2.7 s
+        assert b"the outcome of 1 more is unknown" in process.stderr.read()
+
+
 def test_a_line_that_is_rejected_after_a_signal_is_reported(kafka: EmbeddedKafka) -> None:
     """The command ended as if only the signal had stopped it."""
 
