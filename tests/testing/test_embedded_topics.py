@@ -4,7 +4,8 @@ import pytest
 from testing.peers import LOOPS, Peer, connected
 
 from kafkagroup import Consumer
-from kafkagroup.errors import BrokerError, ErrorCode
+from kafkagroup.admin import Admin, NewTopic
+from kafkagroup.errors import BrokerError, ChangesRefusedError, ErrorCode
 from kafkagroup.testing import EmbeddedKafka
 from kafkagroup.testing.embedded import BrokerSettings
 from kafkagroup.types import TimestampType, TopicPartition
@@ -160,3 +161,24 @@ async def test_a_broker_describes_its_settings() -> None:
             ("message.max.bytes", "77", 4),
             ("message.max.bytes", "1048588", 5),
         ]
+
+
+@LOOPS
+async def test_the_partitions_of_one_request_are_limited() -> None:
+    """As at 4.3.1. The broker tried to create as many, which took all of its memory."""
+    async with (
+        EmbeddedKafka({"t": 1}) as kafka,
+        Admin(bootstrap_servers=kafka.bootstrap_servers) as admin,
+    ):
+        with pytest.raises(ChangesRefusedError) as refused:
+            await admin.create_topics([NewTopic(name="new", partitions=1_000_000_000)])
+        (error,) = refused.value.exceptions
+        assert isinstance(error, BrokerError)
+        assert error.code == ErrorCode.POLICY_VIOLATION
+        with pytest.raises(ChangesRefusedError) as refused:
+            await admin.add_partitions({"t": 10_002})
+        (error,) = refused.value.exceptions
+        assert isinstance(error, BrokerError)
+        assert error.code == ErrorCode.UNKNOWN_SERVER_ERROR
+        await admin.add_partitions({"t": 10_001})
+        assert kafka.partitions("t") == 10_001

@@ -55,6 +55,9 @@ __all__ = [
 CLUSTER_ID = "kafkagroup-embedded-01"
 """The cluster id in Metadata responses, unless `EmbeddedKafka` is given another one."""
 
+_MAX_NEW_PARTITIONS = 10_000
+"""The most partitions that one request creates, as in Kafka."""
+
 _GROUP, _TRANSACTION, _SHARE = range(3)
 """Types of coordinators, as FindCoordinator numbers them."""
 
@@ -167,12 +170,25 @@ def find_coordinator(
 
 
 def create(cluster: Cluster, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Create topics, each with its own error."""
+    """Create topics, each with its own error; none if they have too many partitions in all."""
+
+    def partition_count(requested: CreatableTopic) -> int:
+        count = len(requested.assignments) or requested.num_partitions
+        return cluster.settings.default_partitions if count == -1 else count
+
+    if sum(map(partition_count, request.topics)) > _MAX_NEW_PARTITIONS:
+        refused = tuple(
+            CreatableTopicResult(
+                name=topic.name,
+                error_code=ErrorCode.POLICY_VIOLATION,
+                error_message="Excessively large number of partitions per request.",
+            )
+            for topic in request.topics
+        )
+        return CreateTopicsResponse(topics=refused)
 
     def create_one(requested: CreatableTopic) -> CreatableTopicResult:
-        count = len(requested.assignments) or requested.num_partitions
-        if count == -1:
-            count = cluster.settings.default_partitions
+        count = partition_count(requested)
         error = cluster.check_topic(requested.name)
         message = _error_message(error, requested.name)
         configs = {config.name: config.value for config in requested.configs}
@@ -282,6 +298,8 @@ def add_partitions(cluster: Cluster, request: CreatePartitionsRequest) -> Create
                 f"The topic {requested.name} currently has {current_count} partition(s);"
                 f" {requested.count} would not be an increase."
             )
+        elif requested.count - current_count > _MAX_NEW_PARTITIONS:
+            error = ErrorCode.UNKNOWN_SERVER_ERROR  # of Kafka's log, which takes no more at once
         elif not request.validate_only:
             cluster.add_partitions(requested.name, requested.count)
         return CreatePartitionsTopicResult(
