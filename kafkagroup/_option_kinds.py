@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from inspect import iscoroutinefunction, signature
+from inspect import CO_VARARGS, iscoroutinefunction, signature
 from typing import Any, TypeVar, cast
 
 from kafkagroup._foreign_options import check_keywords
@@ -336,11 +336,18 @@ def takes_options(cls: Any) -> Callable[[Init], Init]:
         defaults |= init.__kwdefaults__ or {}
         parameters = (*names, *keywords)
         others = [name for name in parameters if name not in declared(cls)]
+        is_by_name = not names and not code.co_flags & CO_VARARGS
 
         @hides_values  # from the variables in a traceback
         @wraps(init)
         def construct(self: Any, *args: Any, **given: Any) -> None:
-            check_keywords(type(self).__name__, parameters, args, given)
+            client = type(self).__name__
+            check_keywords(client, parameters, args, given)
+            if args and is_by_name:
+                raise TypeError(
+                    f"{client}() takes arguments by name only:"
+                    f" {client}(bootstrap_servers='localhost:9092')"
+                )
             init(self, *args, **given)  # raises TypeError where an argument is missing
             named = dict(zip(names, args, strict=False)) | given
             more = [named[name] if name in named else defaults[name] for name in others]

@@ -111,6 +111,14 @@ def test_a_mapping_of_options_as_for_confluent_kafka_is_explained(client: Any) -
     )
 
 
+@pytest.mark.parametrize("client", [Admin, Producer])
+def test_addresses_without_a_name_are_explained(client: Any) -> None:
+    name = client.__name__
+    assert answer(client, "h:9092") == (
+        f"{name}() takes arguments by name only: {name}(bootstrap_servers='localhost:9092')"
+    )
+
+
 def test_each_client_suggests_its_own_options() -> None:
     protocol = GroupProtocol("t", "n", b"", lambda members: {})
     said = answer(GroupMember, "g", protocol, session_timeout=1)
