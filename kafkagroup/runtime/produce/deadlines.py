@@ -60,7 +60,7 @@ class Deadlines:
             at = unplaced.deadline
         else:
             return
-        if at < float("inf"):
+        if at < math.inf:
             self._expiring.add(of)
             self._alarms.set(at, partial(self._expire, of))
 

@@ -246,8 +246,8 @@ class MetadataWatch:
         )
 
     async def _request_missing(self) -> bool:
-        """Request the topics that have never existed, which creates them if the broker does so.
-        Return whether there are such topics."""
+        """Request the topics that have never existed, which creates them if the broker does so;
+        each at most every `_CREATION_INTERVAL`. Return whether some were requested."""
         known = self._cluster.metadata.topics
         latest = anyio.current_time() - _CREATION_INTERVAL
         missing = [
